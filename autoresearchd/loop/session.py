@@ -171,6 +171,16 @@ class SessionLoop:
         return reason
 
     def _turn(self) -> str | None:
+        """Go on, or wait where the surroundings fail between two steps; why to end, None: go on."""
+        try:
+            return self._go_on()
+        except errors.ModelsRefused:  # for good: see ``_guarded``
+            raise
+        except errors.EnvironmentFailure as error:
+            self._back_off(str(error), None)
+            return None
+
+    def _go_on(self) -> str | None:
         """Begin what there is room for, and take what is under way a step further; why to end, None: go on."""
         self._moved = False
         stop = self._context.stop
@@ -451,8 +461,11 @@ class SessionLoop:
     @property
     def _usd(self) -> float:
         """US dollars. Rented machines cost while nothing is decided, too."""
-        store, session_id = self._context.store, self._context.session_id
-        return (store.totals(session_id) if self._context.rate() else self.view.totals).usd
+        totals = self.view.totals
+        if self._context.rate():
+            with contextlib.suppress(errors.EnvironmentFailure):  # a limit holds where the store is away, too
+                totals = self._context.store.totals(self._context.session_id)
+        return totals.usd
 
     def _reserve(self, limit: float | None, rate: float = 1.0) -> float:
         """What of a limit is to be left for the confirmation at the end of a session. rate: what a second takes."""

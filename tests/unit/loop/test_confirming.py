@@ -612,6 +612,19 @@ def test_of_a_spend_limit_the_confirmation_is_paid_too_where_machines_are_rented
     assert verdicts(bench)[0][0] == "limit" and verdicts(bench)[0][3] is Outcome.CONFIRMED
 
 
+def test_a_store_that_fails_as_the_spend_limit_is_looked_at_ends_nothing(tmp_path: Path) -> None:
+    """Where machines are rented it is asked at each turn."""
+    bench = make(tmp_path, NEVER)
+    lab = renting(bench, true, 10.0)
+
+    def between() -> bool:
+        return all(e.overhead_ms is not None for e in bench.experiments()) and len(bench.experiments()) > 1
+
+    left = fails(bench.store, "totals", LOCKED, LOCKED, when=between)
+    assert "spend limit" in bench.loop(None, lab, max_usd=250.0).run()
+    assert not left and verdicts(bench)[0][3] is Outcome.CONFIRMED
+
+
 def test_a_spend_limit_that_machines_reach_before_the_first_result_ends_the_session(tmp_path: Path) -> None:
     bench = make(tmp_path, NEVER)
     with pytest.raises(errors.LimitReached, match="the spend limit of 5 USD was reached before the baseline"):

@@ -12,7 +12,7 @@ import pytest
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.proposal import Suggestion
 from autoresearchd.policy.outside_policy import OutsidePolicy
-from tests.fakes.bench import Bench, Doom, run_until_killed
+from tests.fakes.bench import LOCKED, Bench, Doom, fails, run_until_killed
 from tests.unit.loop.test_slots import Slots
 
 PROGRAM = "SCALE = 1.0\nFIRST = 1\nSECOND = 2\nTHIRD = 3\n"
@@ -131,3 +131,12 @@ def test_where_all_proposals_come_from_outside_the_session_waits_for_them_and_ca
     assert looks == ["waiting for a proposal from outside"] * 2
     assert [e.number for e in taken(bench)] == [1]
     assert len(bench.experiments()) == 2, "no number is used up by waiting"
+
+
+def test_a_store_that_fails_while_a_proposal_from_outside_is_waited_for_ends_nothing(bench: Bench) -> None:
+    bench.policy = OutsidePolicy()
+    bench.run(0)
+    suggest(bench, "SCALE = 1.9\n")
+    left = fails(bench.store, "waiting_suggestions", LOCKED, LOCKED)
+    bench.run(1)
+    assert not left and [e.number for e in taken(bench)] == [1]
