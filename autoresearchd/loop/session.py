@@ -294,8 +294,12 @@ class SessionLoop:
 
     def _step(self, number: int) -> None:
         """Take an experiment a step further, or forget it once it is settled."""
+        if self._unread:
+            self._take_up()
         if self._stale:
             self._read()
+        if number not in self._under_way:
+            return
         e, slot = self._under_way[number]
         self._check_first_result()
         if self._context.stop.announce():

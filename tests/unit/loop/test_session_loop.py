@@ -281,6 +281,28 @@ def test_what_the_store_took_as_its_connection_broke_comes_before_anything_new(b
     assert [e.number for e in bench.experiments() if e.decision is not None] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("name", ["totals", "record_decision"])
+def test_an_experiment_whose_decision_is_on_disk_as_the_store_fails_is_believed_once(
+    bench: Bench, number: int, name: str
+) -> None:
+    """Else a loss counts twice until a restart, and what is kept after it differs from what the journal leads to."""
+    away = errors.EnvironmentFailure("the server is away", hint="wait")
+
+    def decided() -> bool:
+        e = bench.experiments()[-1]
+        return e.number == number and (e.decision is not None or name == "record_decision")
+
+    loop = bench.loop(3)
+    failed = fails(bench.store, name, away, after=name == "record_decision", when=decided)
+    left = fails(bench.store, "unsettled", away, when=lambda: not failed)
+    loop.run()
+    assert not failed and not left
+    assert [e.number for e in loop.view.recent] == [0, 1, 2, 3]
+    assert loop.view.labels == bench.loop(3).view.labels and loop.view.totals.experiments == 4
+    assert loop.view.best == pytest.approx(bench.loop(3).view.best, rel=1e-9)
+
+
 def test_nothing_is_done_before_store_git_and_processes_agree(bench: Bench) -> None:
     bench.run(1)
     lab = bench.laboratory()
