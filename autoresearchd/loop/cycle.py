@@ -139,7 +139,7 @@ class Cycle:
         run, running, stop = e.runs[-1], slot.running, self._context.stop.now
         if running is None:  # found after a crash: recovery has killed or adopted what was left of it
             why = "it was not started, or the daemon died during it"
-            return self._close(e, run, Measurement(Label.INTERRUPTED, detail=why), None)
+            return self._close(e, slot, run, Measurement(Label.INTERRUPTED, detail=why), None)
         if stop.is_set():
             running.handle.kill()
         result = running.handle.wait(self._aborts.patience(slot.watched, patience))
@@ -149,9 +149,7 @@ class Cycle:
             if slot.ended_by is None:
                 return e
             result = running.kill()
-        e = self.conclude(e, slot, run, result)
-        slot.clear()  # not before: should the store have failed, the result is read again
-        return e
+        return self.conclude(e, slot, run, result)
 
     def _decide(self, e: Experiment, slot: Slot) -> Experiment:
         try:
@@ -187,7 +185,7 @@ class Cycle:
         slot.kill()
         slot.given_up = None
         if e.phase is Phase.RUNNING:
-            e = self._close(e, e.runs[-1], Measurement(Label.INTERRUPTED, detail=decision.reason), None)
+            e = self._close(e, slot, e.runs[-1], Measurement(Label.INTERRUPTED, detail=decision.reason), None)
         return self._finish(e, decision)
 
     def conclude(self, e: Experiment, slot: Slot, run: Run, result: RunResult) -> Experiment:
@@ -199,9 +197,9 @@ class Cycle:
         measured = measure_run(self._view.run_task, result, run_dir, seals, context.redactor)
         self._aborts.end(slot.watched)
         measured = check_run(self._view, slot, e, run, result, measured)
-        return self._close(e, run, measured, self._protected.with_version(result))
+        return self._close(e, slot, run, measured, self._protected.with_version(result))
 
-    def _close(self, e: Experiment, run: Run, m: Measurement, result: RunResult | None) -> Experiment:
+    def _close(self, e: Experiment, slot: Slot, run: Run, m: Measurement, result: RunResult | None) -> Experiment:
         context, now = self._context, self._context.clock.now()
         if result is None:
             clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
@@ -209,6 +207,7 @@ class Cycle:
         counts = RULES[m.label] is not None
         last = counts and not needs_run(self._view, replace(e, runs=(*e.runs[:-1], ended)))
         e = context.store.close_run(run.id, m, result, now, last=last)
+        slot.clear()  # not before: should the store have failed, the result is read again
         context.emit(EventKind.RUN_FINISHED, messages.run_finished(m, context.task), experiment=e.number)
         if m.label is Label.INTERRUPTED and context.stop.now.is_set():
             raise Interrupted(messages.interrupted(context.tag, f"experiment {e.number}"))

@@ -30,7 +30,7 @@ from autoresearchd.loop.confirming import Asked
 from autoresearchd.loop.context import Context, StopSwitch
 from autoresearchd.loop.session import Backoff, SessionLoop
 from tests.fakes.bench import TASK, Bench, Doom, Forward, Killed, Passing, Writing, program_of, run_until_killed
-from tests.fakes.executors import FakeExecutor, FakeHandle, Script
+from tests.fakes.executors import FakeExecutor, FakeHandle, Script, prints
 
 PROGRAM = "A = 0\nB = 0\nC = 0\nD = 0\nE = 0\nF = 0\n"
 
@@ -426,6 +426,24 @@ def test_the_baseline_is_measured_as_busy_as_all_slots_will_be(make: Callable[..
     assert len(bench.experiment(0).runs) == 3, "one of them counts"
     left = [path.name for path in (bench.root / ".autoresearchd/runs/t/0").iterdir()]
     assert not [name for name in left if "beside" in name]
+
+
+def test_a_full_disk_in_a_baseline_ends_what_ran_beside_it(make: Callable[..., Slots]) -> None:
+    """Else each new attempt begins one more beside those, on the disk that is full."""
+
+    def scored(request: RunRequest) -> Script:
+        handles = zip(bench.executors[-1].requests, bench.executors[-1].handles, strict=True)
+        busy.append(sum(handle._result is None for other, handle in handles if other.slot == request.slot))
+        if request.slot == 1:
+            return Script(hang=True)
+        full = sum(other.slot == 0 for other in bench.executors[-1].requests) < 2
+        return prints("", outcome="disk_full", exit_code=1) if full else bench.scored(request)
+
+    bench, busy = make(2), list[int]()
+    bench.job = scored
+    bench.run(0)
+    assert [run.label for run in bench.experiment(0).runs].count(Label.DISK_FULL) == 2
+    assert not any(busy), "one at a time in each place"
 
 
 def test_a_host_that_cannot_take_part_does_not_hold_the_baseline_up(make: Callable[..., Slots]) -> None:
