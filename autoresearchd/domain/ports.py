@@ -6,7 +6,7 @@ are called from one thread, the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -309,8 +309,12 @@ class Learning(Protocol):
     def due(self) -> bool:
         """Whether one is due, or at work, that experiments must wait for."""
 
-    def between(self) -> None:
-        """Between two experiments: begin one that is due, tell what became of one, wait where experiments must."""
+    def between(self, enough: Callable[[], object]) -> None:
+        """Between two experiments: begin one that is due, tell what became of one, wait where experiments must.
+
+        enough: whether the time of the session is over but for what its end takes; then nothing is waited for or begun,
+        and one that this session began is stopped.
+        """
 
     def end(self) -> None:
         """The session ends: one that is at work is stopped, to go on from its checkpoint the next time."""

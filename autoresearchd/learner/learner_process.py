@@ -149,7 +149,7 @@ class LearnSchedule:
         self._due = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._last: datetime | None = None
-        self._began, self._ending, self._again = 0.0, False, False
+        self._began, self._again = 0.0, False
 
     def request(self) -> None:
         self._due.set()
@@ -157,35 +157,37 @@ class LearnSchedule:
     def due(self) -> bool:
         return self._pauses and (self._at_work() or self._is_due())
 
-    def between(self) -> None:
+    def between(self, enough: Callable[[], object]) -> None:
         while True:
             self._collect()
+            if enough():
+                self.end()
+                return
             if self._child is None and self._is_due():
                 self._due.clear()
                 self._begin()
             if not (self._pauses and self._at_work()):
                 return
-            self._wait()
-            if self._stopping.is_set() or not self._mark.exists():
+            self._wait(enough)
+            if self._stopping.is_set() or not (enough() or self._mark.exists()):
                 return  # else it was killed: once more, before an experiment begins
 
     def end(self) -> None:
         if self._child is None:
             return
-        self._ending = True
         self._child.send_signal(signal.SIGTERM)
         try:
             self._child.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        self._collect()
+        self._collect(ending=True)
 
     # -- waiting
     def _at_work(self) -> bool:
         return self._child is not None or is_learning(self._locks)
 
-    def _wait(self) -> None:
+    def _wait(self, enough: Callable[[], object]) -> None:
         """Until no learner is at work, or the session is to end."""
         pid = learner_pid(self._locks) if self._child is None else self._child.pid
         who = "a learner" if pid is None else f"a learner, process {pid},"
@@ -193,7 +195,7 @@ class LearnSchedule:
         self._tell(EventKind.WAITING, reason)
         self._waits(reason)
         self._free()
-        while self._at_work() and not self._stopping.wait(_LOOK_S):
+        while self._at_work() and not enough() and not self._stopping.wait(_LOOK_S):
             self._collect()
         if not self._stopping.is_set():  # else it is said by now that the session stops
             self._waits("")
@@ -238,8 +240,8 @@ class LearnSchedule:
         self._began = time.monotonic()
         self._tell(EventKind.HOUSEKEEPING, f"learning by {settings.algo}, process {self._child.pid}")
 
-    def _collect(self) -> None:
-        """Tell what became of a learner that has ended."""
+    def _collect(self, *, ending: bool = False) -> None:
+        """Tell what became of a learner that has ended. ending: it was stopped."""
         code = None if self._child is None else self._child.poll()
         if code is None:
             return
@@ -250,7 +252,7 @@ class LearnSchedule:
         if code == 0:
             self._tell(EventKind.LEARNED, f"learned in {minutes:.1f} min: " + "\n".join(lines[-4:]))
             return
-        if self._ending:
+        if ending:
             self._mark.touch()
             resumed = "it goes on when the session is resumed"
             self._tell(EventKind.HOUSEKEEPING, f"the learner is stopped with the session; {resumed}")

@@ -93,10 +93,10 @@ class SessionLoop:
     """Runs a session until it is asked to stop or a limit is reached.
 
     ready: called once store, git and processes agree. conditions: once nothing is open; opens a segment and gives True
-    when results can no longer be compared. between: before each new experiment; may raise EnvironmentFailure to hold it
-    back. holds: whether ``between`` is to begin something long, beside which nothing may be under way. waits: with what
-    is waited for while the store cannot be told, with nothing once it can. asked: all that is to be done is a
-    confirmation.
+    when results can no longer be compared. between: before each new experiment, given what tells that a limit leaves
+    nothing for one; may raise EnvironmentFailure to hold it back. holds: whether ``between`` is to begin something
+    long, beside which nothing may be under way. waits: with what is waited for while the store cannot be told, with
+    nothing once it can. asked: all that is to be done is a confirmation.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SessionLoop:
         self._context, self._limits, self._backoff, self._pid = context, limits, backoff or Backoff(), pid
         self.ready: Callable[[], None] = lambda: None
         self.conditions: Callable[[], bool] = lambda: False
-        self.between: Callable[[], None] = lambda: None
+        self.between: Callable[[Callable[[], object]], None] = lambda enough: None
         self.holds: Callable[[], bool] = lambda: False
         self.waits: Callable[[str], None] = lambda reason: None
         self._before, self._started = active_seconds, context.clock.monotonic()
@@ -284,7 +284,7 @@ class SessionLoop:
         if not self._under_way:
             self._check_conditions()
         require_branch(self._context, {self.view.confirmed_commit})
-        self.between()
+        self.between(self._reached)
         if stop.is_set() or stop.paused.is_set() or self._reached():  # while a learner ran
             return
         slot = Slot(self._started)

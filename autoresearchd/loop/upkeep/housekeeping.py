@@ -66,7 +66,7 @@ class Housekeeping:
         self._mark: backups.Mark | None = None
         self._overwritten, self._room, self._since_pack = False, True, 0
         self._lost: StoreDamaged | SessionLocked | None = None
-        self._said: dict[Callable[[], None], str] = {}
+        self._said: dict[Callable[..., None], str] = {}
         self._damage: StoreDamaged | None = None
         log = logging.getLogger(__name__)
         log.setLevel(logging.ERROR)  # on a busy machine a turn is skipped while the one before is at work: no news
@@ -104,8 +104,11 @@ class Housekeeping:
         if self._lost not in (None, error) and of_that:
             raise self._lost from error  # what else the store said came of that
 
-    def between(self) -> None:
-        """Between two experiments: refuse to begin one on a full disk; pack git when it is due and nothing runs."""
+    def between(self, enough: Callable[[], object]) -> None:
+        """Between two experiments: refuse to begin one on a full disk; pack git when it is due and nothing runs.
+
+        enough: see ``ports.Learning``.
+        """
         self.watch_database()
         for trouble in (self._lost, self._damage):
             if trouble is not None:
@@ -117,7 +120,7 @@ class Housekeeping:
             what = f"less than {LOW_DISK_BYTES // 2**20} MB are free on the disk of {self._lab.site.source}"
             raise EnvironmentFailure(what, hint="free some space; research goes on by itself")
         if self._lab.learning is not None:
-            self._quietly(self._lab.learning.between)
+            self._quietly(self._lab.learning.between, enough)
         self._since_pack += 1
         if self._since_pack >= PACK_EVERY:
             self._since_pack = 0
@@ -211,10 +214,10 @@ class Housekeeping:
             self._damage = error  # ends the loop before its next experiment: what it wrote might be lost
             raise
 
-    def _quietly(self, job: Callable[[], None]) -> None:
+    def _quietly(self, job: Callable[..., None], *arguments: object) -> None:
         """Do a job; one that fails is reported and tried again at its next turn."""
         try:
-            job()
+            job(*arguments)
             self._said.pop(job, None)
         except (AutoresearchdError, OSError) as error:
             # Once: a server may be away for an hour, and is asked twice a second.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.learner.learner_process import (
     LearnSchedule,
     hold_learner_lock,
+    is_learning,
     schedule_of,
     since_last,
     stopped_mark,
@@ -74,11 +75,14 @@ class Watched:
     def free(self) -> None:
         self.freed += 1
 
+    def between(self, enough: Callable[[], bool] = lambda: False) -> None:
+        self.schedule.between(enough)
+
     def wait(self) -> None:
         """Until the learner has ended, and that is told."""
         before = len(self.told)
         while len(self.told) == before:
-            self.schedule.between()
+            self.between()
 
     @property
     def kinds(self) -> list[EventKind]:
@@ -89,10 +93,10 @@ def test_a_learner_begins_after_so_many_experiments_and_is_told_what_was_set(tmp
     settings = LearnSettings(every=3, algo="ppo", steps=7, options={"learning_rate": "0.001"})
     with Watched(tmp_path, WRITE, settings) as w:
         w.count = 2
-        w.schedule.between()
+        w.between()
         assert w.told == []
         w.count = 3
-        w.schedule.between()
+        w.between()
         w.count = 0  # the run that began counts from here
         w.wait()
     assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.LEARNED]
@@ -137,11 +141,28 @@ def test_experiments_wait_for_a_learner_that_somebody_started_by_hand_and_that_i
         stopping = Releasing(learner)
         with Watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w:
             learner.enter_context(hold_learner_lock(w.locks))
-            w.schedule.between()
+            w.between()
         assert len(stopping.waits) == 1
     reason = f"experiments wait: a learner, process {os.getpid()}, is at work in this repository"
     assert w.told == [(EventKind.WAITING, reason)]
     assert w.waits == [reason, ""]
+
+
+def test_a_learner_is_not_waited_for_past_the_time_of_the_session(tmp_path: Path) -> None:
+    """Its own is stopped as with the session, and begins again with the next; one begun by hand goes on."""
+    with Watched(tmp_path, FOR_EVER, LearnSettings(every=1), pauses=True) as w:
+        w.count = 1
+        w.between(lambda: True)
+        assert w.told == [], "none is begun"
+        w.between((tmp_path / "began").exists)
+        assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.WAITING, EventKind.HOUSEKEEPING]
+        assert "stopped with the session" in w.told[-1][1] and stopped_mark(tmp_path).exists() and w.waits[-1] == ""
+    with ExitStack() as learner:
+        stopping = Releasing(learner)
+        with Watched(tmp_path, WRITE, LearnSettings(), pauses=True, stopping=stopping) as w:
+            learner.enter_context(hold_learner_lock(w.locks))
+            w.between(lambda: bool(w.told))
+            assert is_learning(w.locks) and stopping.waits == []
 
 
 def test_no_session_has_the_lock_of_learners(tmp_path: Path) -> None:
@@ -208,7 +229,7 @@ def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(
 def test_a_learner_that_fails_is_a_warning_and_nothing_else(tmp_path: Path) -> None:
     with Watched(tmp_path, GREEDY, LearnSettings(every=1, memory_mb=500)) as w:
         w.count = 1
-        w.schedule.between()
+        w.between()
         w.count = 0
         w.wait()
     assert w.kinds == [EventKind.HOUSEKEEPING, EventKind.LEARNER_FAILED]
@@ -224,11 +245,11 @@ def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(
     with Watched(tmp_path, KILLED, LearnSettings(every=1), pauses=pauses) as w:
         w.count = 0
         w.schedule.request()
-        w.schedule.between()
+        w.between()
         assert not pauses or (tmp_path / "runs").read_text() == "xx", "within the wait, where experiments wait"
         while w.kinds.count(EventKind.LEARNER_FAILED) < 2:
-            w.schedule.between()
-        w.schedule.between()
+            w.between()
+        w.between()
         assert (tmp_path / "runs").read_text() == "xx", "and only once"
         warnings = [text for kind, text in w.told if kind is EventKind.LEARNER_FAILED]
     assert "killed by SIGKILL" in warnings[0] and "begun once more" in warnings[0]
@@ -239,16 +260,16 @@ def test_a_learner_that_is_killed_is_begun_once_more_before_the_next_experiment(
 def test_a_learner_that_was_stopped_with_its_session_goes_on_when_that_is_resumed_and_only_once(tmp_path: Path) -> None:
     with Watched(tmp_path, FOR_EVER, LearnSettings(every=100)) as w:
         w.count = 100
-        w.schedule.between()
+        w.between()
         while not (tmp_path / "began").exists():
             os.sched_yield()
     assert "stopped with the session" in w.told[1][1] and stopped_mark(tmp_path).exists()
     with Watched(tmp_path, "raise SystemExit(1)", LearnSettings(every=100)) as w:
-        w.schedule.between()
+        w.between()
         assert "learning by grpo" in w.told[0][1], "it is due at once"
         w.wait()
-        w.schedule.between()
+        w.between()
         assert len(w.told) == 2, "one that failed waits for its next turn"
     with Watched(tmp_path, WRITE, LearnSettings(every=100)) as w:
-        w.schedule.between()
+        w.between()
         assert w.told == [], "also after the next resume"

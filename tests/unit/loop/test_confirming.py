@@ -125,7 +125,7 @@ def test_a_keep_takes_one_run_and_moves_the_tip_while_the_branch_waits(tmp_path:
     bench.policy = Writing(watched)
     lab = bench.laboratory()
     loop = bench.loop(None, lab)
-    loop.between = lambda: lab.stop.request("now", now=True) if len(seen) == 4 else None
+    loop.between = lambda enough: lab.stop.request("now", now=True) if len(seen) == 4 else None
     loop.run()
     assert kept(bench) == [1, 2, 3, 4] and verdicts(bench) == []
     assert [len(e.runs) for e in bench.experiments()] == [3, 1, 1, 1, 1]
@@ -902,6 +902,19 @@ def test_a_time_limit_leaves_room_for_the_confirmation_where_no_model_can_be_ask
     assert decision and error.what in decision.reason
 
 
+def test_a_wait_for_a_learner_leaves_room_for_the_confirmation(tmp_path: Path) -> None:
+    bench, clock = make(tmp_path, NEVER), Passing()
+
+    def learn(enough: Callable[[], object]) -> None:
+        while len(bench.experiments()) == 3 and not enough():
+            clock.passed += 1.0
+
+    loop = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=8 * 3600.0)
+    loop.between = learn
+    assert "time limit" in loop.run()
+    assert verdicts(bench) == [("limit", 2, 0, Outcome.CONFIRMED)]
+
+
 @pytest.mark.parametrize("opening", [False, True])
 def test_a_wait_for_a_failing_policy_or_a_full_disk_leaves_room_for_the_confirmation(
     tmp_path: Path, opening: bool
@@ -914,7 +927,7 @@ def test_a_wait_for_a_failing_policy_or_a_full_disk_leaves_room_for_the_confirma
             return building(state)
         raise errors.PolicyError("the command ended with exit code 3")
 
-    def full() -> None:
+    def full(enough: Callable[[], object]) -> None:
         if opening and len(bench.experiments()) == 3:
             raise errors.EnvironmentFailure("the disk is full")
 

@@ -161,7 +161,7 @@ def test_a_daemon_that_starts_anew_knows_all_that_the_last_one_learned(tmp_path:
         stopped = replace(cut.laboratory(), clock=Ticking())
         loop = cut.loop(None, stopped)
 
-        def stop(experiments: int = experiments, lab: Context = stopped) -> None:
+        def stop(enough: object, experiments: int = experiments, lab: Context = stopped) -> None:
             if len(cut.experiments()) > experiments:  # at once: what ends in order confirms first
                 lab.stop.request("enough", now=True)
 

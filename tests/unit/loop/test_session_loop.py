@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def test_what_is_asked_for_while_a_learner_is_waited_for_holds_before_the_next_e
     lab, waits = bench.laboratory(), []
     session = bench.loop(5, lab)
 
-    def wait() -> None:
+    def wait(enough: Callable[[], object]) -> None:
         waits.append(1)
         if len(waits) == 3:  # before the third experiment
             lab.stop.request("the user asked for it")
@@ -152,7 +153,7 @@ def test_no_experiment_begins_where_a_learner_has_used_up_the_time(bench: Bench)
     clock, learned = Passing(), list[int]()
     session = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=8 * 3600.0)
 
-    def learn() -> None:
+    def learn(enough: Callable[[], object]) -> None:
         learned.append(1)
         clock.passed += 9 * 3600.0 if len(learned) == 3 else 0.0
 

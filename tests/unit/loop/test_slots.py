@@ -400,7 +400,7 @@ def test_a_learner_that_is_due_begins_once_nothing_is_under_way(make: Callable[.
     def due() -> bool:
         return len(bench.experiments()) == 5 and not learned
 
-    def between() -> None:
+    def between(enough: Callable[[], object]) -> None:
         if due():
             learned.append(sum(e.overhead_ms is None for e in bench.experiments()))
 
