@@ -5,18 +5,18 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import pytest
-from apscheduler.executors.pool import BasePoolExecutor
-from apscheduler.schedulers.base import STATE_STOPPED
+from apscheduler.schedulers import base
 
 from autoresearchd.domain.errors import StoreDamaged
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import EventKind, RunRequest
 from autoresearchd.loop.session import Backoff
+from autoresearchd.loop.upkeep import housekeeping as housekeeping_module
 from autoresearchd.loop.upkeep.housekeeping import Housekeeping, say_that_it_stops
 from autoresearchd.store import backups
 from autoresearchd.store.repository import SqlStore
@@ -25,25 +25,48 @@ from tests.fakes.executors import Script
 from tests.integration.bench import Bench, job
 
 
-def test_a_daemon_ends_with_its_first_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, faults, begun = Bench(tmp_path), list[str](), threading.Event()
-    submit = BasePoolExecutor.submit_job
+def test_a_backup_that_takes_long_holds_no_request_up_and_is_finished_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, begun, released = Bench(tmp_path), threading.Event(), threading.Event()
+    lab, copy = bench.laboratory(), bench.store.backup
 
-    def late(executor: Any, job: Any, times: Any) -> None:
-        """The scheduler is at the job when the daemon ends."""
-        submit(executor, job, times)
+    def slow(path: Path) -> None:
         begun.set()
-        pause = threading.Event()
-        while executor._scheduler.state != STATE_STOPPED:
-            pause.wait(0.001)
+        assert released.wait(30)
+        copy(path)
 
-    monkeypatch.setattr(BasePoolExecutor, "submit_job", late)
-    monkeypatch.setattr(threading, "excepthook", lambda args: faults.append(repr(args.exc_value)))
-    with Housekeeping(bench.laboratory(), lambda: 0.0, tmp_path / "backups"):
+    monkeypatch.setattr(bench.store, "backup", slow)
+    with Housekeeping(lab, lambda: 0.0, tmp_path / "backups"):
         assert begun.wait(30)
+        bench.store.add_control(lab.session_id, "stop", datetime.now(UTC))
+        assert lab.stop.wait(30)
+        released.set()
     bench.close()
-    assert faults == []
-    assert len(backups.generations(tmp_path / "backups")) >= 1
+    assert len(backups.generations(tmp_path / "backups")) == 2
+
+
+@pytest.mark.parametrize("hours", [-2.0, 24.0 * 365])
+def test_requests_are_obeyed_when_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: float
+) -> None:
+    """Else `stop` and the heartbeat stand still until it is as late as before; or each look missed is listed."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(hours=shift[0])
+
+    shift, looked, bench = [0.0], threading.Semaphore(0), Bench(tmp_path)
+    for module in (base, housekeeping_module):
+        monkeypatch.setattr(module, "datetime", Clock)
+    monkeypatch.setattr(housekeeping_module, "REQUESTS_S", 0.01)
+    monkeypatch.setattr(bench.store, "take_controls", lambda session: looked.release() or [])
+    with Housekeeping(bench.laboratory(), lambda: 0.0, None):
+        assert looked.acquire(timeout=10)
+        shift[0] = hours
+        assert all(looked.acquire(timeout=10) for _ in range(9))
+    bench.close()
 
 
 def test_a_first_stop_after_the_database_was_lost_still_lets_the_running_experiment_end(tmp_path: Path) -> None:

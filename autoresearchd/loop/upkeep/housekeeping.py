@@ -1,5 +1,6 @@
-"""What happens beside the loop, on APScheduler's threads: requests of commands, heartbeat, backups, disk space.
+"""What happens beside the loop, each in a thread: requests of commands, heartbeat, backups, disk space.
 
+They keep to the monotonic clock, as the other one may be set; learner runs that are due by that are APScheduler's.
 Packing git waits for the loop, and so do learner runs.
 """
 
@@ -12,14 +13,12 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.cron import CronTrigger
-from apscheduler.triggers.interval import IntervalTrigger
 
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, SessionLocked, StoreDamaged, StoreError
 from autoresearchd.domain.experiment import Experiment
@@ -68,33 +67,43 @@ class Housekeeping:
         self._lost: StoreDamaged | SessionLocked | None = None
         self._said: dict[Callable[..., None], str] = {}
         self._damage: StoreDamaged | None = None
-        log = logging.getLogger(__name__)
-        log.setLevel(logging.ERROR)  # on a busy machine a turn is skipped while the one before is at work: no news
-        self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(2)}, timezone="UTC", job_defaults={"coalesce": True}, logger=log
-        )
+        self._over, self._threads = threading.Event(), list[threading.Thread]()
+        self._scheduler: BackgroundScheduler | None = None
 
     def __enter__(self) -> Self:
         self.watch_disk()
         self._remember()
         # Looked for here, not by the loop: that may be waiting for a policy, a set-up or a service for minutes.
-        jobs = ((REQUESTS_S, self._obey), (HEARTBEAT_S, self._beat), (DISK_S, self.watch_disk), (BACKUP_S, self._copy))
-        for seconds, job in jobs:
-            if job == self._copy and self._backup is None:
-                continue
-            # Of the first backup no job of its own: the scheduler fails at removing one while it is shut down.
-            first = {"next_run_time": datetime.now(UTC)} if job == self._copy else {}
-            every = IntervalTrigger(seconds=seconds, timezone="UTC")
-            self._scheduler.add_job(self._quietly, every, args=[job], misfire_grace_time=None, **first)
+        jobs = [(REQUESTS_S, self._obey), (HEARTBEAT_S, self._beat), (DISK_S, self.watch_disk)]
+        if self._backup is not None:
+            jobs.append((BACKUP_S, self._copy))
         learning = self._lab.learning
         if learning is not None and learning.cron:
+            self._scheduler = BackgroundScheduler(timezone="UTC")
             when = CronTrigger.from_crontab(learning.cron, timezone="UTC")  # config.yaml was checked when it was read
-            self._scheduler.add_job(learning.request, when, misfire_grace_time=None)
-        self._scheduler.start()
+            self._scheduler.add_job(learning.request, when, coalesce=True, misfire_grace_time=None)
+            self._scheduler.start()
+            jobs.append((HEARTBEAT_S, self._scheduler.wakeup))  # it sleeps until the next one, by the clock of before
+        self._threads = [threading.Thread(target=self._repeat, args=job, daemon=True) for job in jobs]
+        for thread in self._threads:
+            thread.start()
         return self
 
+    def _repeat(self, seconds: float, job: Callable[[], None]) -> None:
+        wait = 0.0 if job == self._copy else seconds
+        while not self._over.wait(wait):
+            wait = seconds
+            try:
+                self._quietly(job)
+            except Exception:  # a bug in one turn must not be the end of all that follow
+                logging.getLogger(__name__).exception("housekeeping")
+
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._scheduler.shutdown(wait=True)
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self._scheduler is not None:
+            self._scheduler.shutdown()
         if self._lab.learning is not None:
             self._quietly(self._lab.learning.end)
         self._quietly(self.watch_database)
