@@ -221,25 +221,45 @@ def _rebuild(project: Project, tags: list[str], faults: list[str]) -> Report:
 
 
 def _newest_good(project: Project, report: Report, folder: Path) -> Path | None:
-    """The copy to build on: of the database itself, where all of it can be read and no backup is newer, or a backup."""
+    """The copy to build on: of the database itself, where all of it can be read and no backup is newer, or a backup.
+
+    Newer by its name, unless that is of a clock which ran ahead: then the same sessions are further in another one.
+    """
     base, written = None, datetime.min.replace(tzinfo=UTC)
     for path in backups.generations(project.backups):
-        fault, written = _read_through(path, folder / "probe.db")
+        if base is not None and not _is_further(path, base):
+            continue
+        fault, at = _read_through(path, folder / "probe.db")
         if not fault:
-            report.base = base = path
-            break
-        report.notes.append(f"the backup {path.name} is damaged as well: {fault}")
+            report.base, base, written = path, path, at
+        elif base is None:
+            report.notes.append(f"the backup {path.name} is damaged as well: {fault}")
     itself = folder / "itself.db"
     if health.has_content(project.database) and not health.faults(project.database):
         with project.open_store() as store:
             store.backup(itself)
         fault, latest = _read_through(itself, folder / "probe.db")
-        if not fault and (base is None or latest >= written):
+        if not fault and (base is None or latest >= written or _is_further(itself, base)):
             report.base = None
             return itself
     if base is not None:
         report.notes.append(f"what was written after {written:%Y-%m-%d %H:%M:%S} UTC is lost but for what git tells")
     return base
+
+
+def _is_further(path: Path, other: Path) -> bool:
+    """Whether a copy has all sessions of another one, none of them less far and one further; false: also not known."""
+    own, others = _newest(path), _newest(other)
+    gains = [own.get(session, -2) - number for session, number in others.items()]
+    return min(gains, default=0) >= 0 and any(gains)
+
+
+def _newest(path: Path) -> dict[tuple[str, int, str], int]:
+    """Number of each session's newest experiment, −1: none yet. Without what cannot be read."""
+    with suppress(AutoresearchdError), SqlStore.open_readonly(path) as store:
+        newest = [(session, store.latest(session.id)) for session in store.sessions()]
+        return {(s.tag, s.seed, s.base_commit): -1 if e is None else e.number for s, e in newest}
+    return {}
 
 
 def _read_through(path: Path, probe: Path) -> tuple[str, datetime]:

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -230,6 +230,25 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(site: Site) -> None:
     report = site.repair()
     assert report.base == good
     assert any(newest.name in note for note in report.notes)
+    site.check(site.go_on(AFTER + 1))
+
+
+@pytest.mark.parametrize("readable", [False, True])
+def test_a_repair_builds_on_what_is_furthest_whatever_the_clock_said(site: Site, readable: bool) -> None:
+    """The name of a backup, and what is written in it, are of the clock; that may have run ahead, and was set right."""
+    folder = site.bench.state / "backups"
+    old, ahead = backups.generations(folder)[0], datetime.now(UTC) + timedelta(days=400)
+    newest = None if readable else site.back_up()
+    old.rename(old.with_name(f"{ahead:%Y%m%dT%H%M%S%f}Z.db"))
+    with closing(sqlite3.connect(backups.generations(folder)[0])) as db, db:
+        db.execute("UPDATE session SET heartbeat_at = started_at + started_at / 50")
+    site.stop(checkpoint=True)
+    if readable:
+        with closing(sqlite3.connect(site.database)) as db, db:
+            db.execute("UPDATE experiment SET phase = 'measured', status = NULL, label = NULL WHERE number = 10")
+    else:
+        site.database.write_bytes(b"")
+    assert site.repair().base == newest
     site.check(site.go_on(AFTER + 1))
 
 
