@@ -69,6 +69,23 @@ def test_requests_are_obeyed_when_the_clock_is_set(
     bench.close()
 
 
+def test_a_bug_in_one_look_is_told_once_and_others_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a session could not be stopped any more, and nobody would know why."""
+
+    def broken(session: int) -> list[str]:
+        looked.release()
+        raise ZeroDivisionError("a bug")
+
+    looked, bench = threading.Semaphore(0), Bench(tmp_path)
+    monkeypatch.setattr(housekeeping_module, "REQUESTS_S", 0.01)
+    monkeypatch.setattr(bench.store, "take_controls", broken)
+    with Housekeeping(bench.laboratory(), lambda: 0.0, None):
+        assert all(looked.acquire(timeout=30) for _ in range(3))
+    [fault] = [event for event in bench.events.events if event.kind is EventKind.FAULT]
+    assert "a bug" in fault.message and "ZeroDivisionError" in fault.data["traceback"]
+    bench.close()
+
+
 def test_a_first_stop_after_the_database_was_lost_still_lets_the_running_experiment_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     lab, database = bench.laboratory(), bench.state / "state.db"

@@ -7,11 +7,11 @@ Packing git waits for the loop, and so do learner runs.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
 import sqlite3
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -95,8 +95,11 @@ class Housekeeping:
             wait = seconds
             try:
                 self._quietly(job)
-            except Exception:  # a bug in one turn must not be the end of all that follow
-                logging.getLogger(__name__).exception("housekeeping")
+            except Exception as error:  # noqa: BLE001  # recorded with its traceback; other turns follow
+                words = f"housekeeping: {type(error).__name__}: {error}"
+                if self._said.get(job) != words:
+                    self._said[job] = words
+                    self._lab.emit(EventKind.FAULT, words, traceback=traceback.format_exc())
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._over.set()
