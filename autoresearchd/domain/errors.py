@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.proposal import Cost
 
@@ -24,6 +26,13 @@ class UsageError(AutoresearchdError):
     """What was asked cannot be done as asked."""
 
     exit_code = 2
+
+
+def unwritable(path: Path, error: OSError) -> UsageError:
+    """A file that was named for output, and that cannot be written."""
+    return UsageError(
+        f"cannot write {path}: {error.strerror or error}", hint="name a file in a folder that exists and can be written"
+    )
 
 
 class ConfigError(UsageError):

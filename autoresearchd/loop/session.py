@@ -55,10 +55,8 @@ TICK_S = 0.1
 PROPOSAL_LOOK_S = 0.5
 FAILED_PROPOSALS = 3
 """Proposals in a row that the policy itself failed to make before the loop waits between them."""
-_SEE = (
-    "`autoresearchd show N --answers` has what was answered; another model may do better; "
-    "a policy's command has to end with exit code 0 when it is run by hand in a copy of the task's folder"
-)
+_SEE = "`autoresearchd show N --answers` has what was answered; another model may do better"
+_SEE_COMMAND = "run it by hand in a copy of the task's folder: it has to end with exit code 0 and to change a file"
 _SEE_SPACE = "`autoresearchd task space` lists what search and random may turn; other policies are not bound to it"
 ASKING = (Phase.PROPOSING, Phase.MEASURED)
 """In which a policy is asked, in the latter to fix what failed."""
@@ -756,8 +754,8 @@ class SessionLoop:
             if not answers or not all(answer.error for answer in answers):
                 return
             what = f"no answer could be used: {answers[-1].error}"
-        by = {e.proposal.policy for e in decided if e.proposal}
-        see = _SEE_SPACE if by and by <= TUNERS else _SEE
+        by = self._context.policy.name
+        see = _SEE_SPACE if by in TUNERS else _SEE_COMMAND if by.startswith("command:") else _SEE
         raise errors.PolicyError(f"{reached}, but {what}", hint=hint or see)
 
     def _check_first_result(self) -> None:

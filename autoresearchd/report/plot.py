@@ -17,7 +17,7 @@ from statistics import fmean, median_high
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autoresearchd.domain.confirmation import ablates, improvement
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import UsageError, unwritable
 from autoresearchd.report.plain_text import clean, cut, real
 
 if TYPE_CHECKING:
@@ -256,8 +256,7 @@ def draw(records: Iterable[Record], target: Path, **facts: Any) -> Chart:
     try:
         figure.savefig(target, dpi=_DPI)
     except OSError as error:
-        hint = "name a file in a folder that exists"
-        raise UsageError(f"cannot write {target}: {error.strerror}", hint=hint) from error
+        raise unwritable(target, error) from error
     return chart
 
 

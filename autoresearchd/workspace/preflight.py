@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -87,9 +88,10 @@ def check_tag(root: Path, tag: str) -> None:
     git = _plain(find_git(), find_root(root))
     taken = git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/heads/{branch}")
     if taken:
+        taken = taken.removeprefix("refs/heads/")
         raise RepositoryError(
-            f"branch {taken.removeprefix('refs/heads/')} is there already",
-            hint=f"choose another tag with --tag; where nothing needs the branch: git branch -D {branch}",
+            f"branch {taken} is there already",
+            hint=f"choose another tag with --tag; where nothing needs the branch: git branch -D {shlex.quote(taken)}",
         )
     if git.ask("for-each-ref", "--count=1", "--format=%(refname)", f"refs/{BRANCHES}/{tag}/"):
         raise RepositoryError(

@@ -16,7 +16,7 @@ import typer
 from autoresearchd.cli.command_options import JsonOption
 from autoresearchd.cli.repository_here import here
 from autoresearchd.cli.terminal_text import json_text, say, strip_controls
-from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.domain.errors import MissingCapability, UsageError, unwritable
 from autoresearchd.domain.quantities import counted, some_of
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ def _look(
         try:
             write_parquet(found.data.trajectories, export)
         except OSError as error:
-            what = f"cannot write {export}: {error.strerror or error}"
-            raise UsageError(what, hint="name a file in a folder that exists") from error
+            raise unwritable(export, error) from error
     for warning in (*warnings, *reading.warnings):
         say(warning)
     if base is None and len(reading.models) > 1:

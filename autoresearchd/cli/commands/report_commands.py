@@ -17,7 +17,7 @@ from autoresearchd.app.project import Project
 from autoresearchd.cli.command_options import SessionOption
 from autoresearchd.cli.repository_here import Place, find_place, here, shown_path
 from autoresearchd.cli.terminal_text import say
-from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.errors import UsageError, unwritable
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Direction
 from autoresearchd.report.log_files import Format, SessionHead, read_log, store_log, write
@@ -93,7 +93,7 @@ def report(
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        raise _unwritable(target, error) from error
+        raise unwritable(target, error) from error
     say(f"wrote {target}: {told.verdict}")
 
 
@@ -142,7 +142,7 @@ def export(
     except OSError as error:
         if output is None or isinstance(error, BrokenPipeError):
             raise
-        raise _unwritable(output, error) from error
+        raise unwritable(output, error) from error
     if output is not None:
         say(f"wrote {output}")
 
@@ -161,7 +161,7 @@ def _send(place: Place, tag: str, to: Tracker, output: Path | None) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         new, known, look = import_module(f"autoresearchd.report.trackers.{module}").send(book, target)
     except OSError as error:
-        raise _unwritable(target, error) from error
+        raise unwritable(target, error) from error
     say(f"{counted(new, 'new experiment')} in {shown_path(target)}, {known:,} were there; see them with\n  {look}")
 
 
@@ -182,10 +182,6 @@ def import_log(
     project, log = Project.at(here()), read_log(file, metric, direction or "")
     with project.open_store() as store:
         say(store_log(store, log))
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {path}: {error.strerror}", hint="name a file in a folder that exists")
 
 
 def _head(place: Place, tag: str) -> SessionHead:

@@ -155,6 +155,8 @@ def test_a_tag_that_is_taken_is_refused_with_a_way_out_that_works(toy: Path, com
     git(toy, "branch", "autoresearch/mine")
     answer = refused(command, "--tag", "mine")
     assert "git branch -D autoresearch/mine" in answer.err and "resume" not in answer.err
+    git(toy, "branch", "autoresearch/deep/er")
+    assert "git branch -D autoresearch/deep/er" in refused(command, "--tag", "deep").err
     results = toy / "results.tsv"
     results.write_text("commit\tscore\tmemory_gb\tstatus\tdescription\nbaseline\t1.0\t0.0\tkeep\tbaseline\n")
     assert command("import", str(results)).code == 0

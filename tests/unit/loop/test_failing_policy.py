@@ -107,16 +107,17 @@ def test_a_session_in_which_no_proposal_could_be_used_is_no_success(bench: Bench
     with pytest.raises(PolicyError, match=r"4 experiments done.*none of 4 proposals could .*exit code 3") as found:
         research(bench, 4)
     assert found.value.exit_code != 0
-    assert "show N --answers" in found.value.hint and "by hand" in found.value.hint
+    assert "show N --answers" in found.value.hint
     assert len(waits(bench)) == (label is Label.ERROR), "nothing is waited for once the limit is reached"
 
 
-def test_who_asked_no_model_is_not_sent_to_its_answers(bench: Bench) -> None:
+@pytest.mark.parametrize(("policy", "hint"), [("search", "task space"), ("command:./propose.sh", "by hand")])
+def test_who_asked_no_model_is_not_sent_to_its_answers(bench: Bench, policy: str, hint: str) -> None:
     bench.policy = Sick(until=99)
-    bench.policy.name = "search"
+    bench.policy.name = policy
     with pytest.raises(PolicyError, match="none of 2 proposals") as found:
         research(bench, 2)
-    assert "--answers" not in found.value.hint and "task space" in found.value.hint
+    assert "--answers" not in found.value.hint and hint in found.value.hint
 
 
 def test_models_that_refuse_for_good_end_the_session_instead_of_using_up_the_night(bench: Bench) -> None:
