@@ -51,6 +51,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _FILTERED = re.compile(r"content[ _-]?(?:filter|policy|management)|safety system", re.IGNORECASE)
+_SOON = re.compile(r"retry in \d|retryDelay|per[ _-]?minute", re.IGNORECASE)
 _OUT_OF_MONEY = re.compile(r"insufficient[ _-]quota|exceeded your current quota|billing|credit balance", re.IGNORECASE)
 
 
@@ -255,8 +256,10 @@ def trouble_of(status: int, words: str) -> Trouble:
     """What an HTTP status means, with the error's code and message in ``words``.
 
     An account without money (402, some 400 and 429) is nothing that waiting fixes: ``UNAUTHORISED``, as for a key.
+    Gemini speaks of the quota and of billing where a limit of the minute is reached, too.
     """
-    if status == 402 or (status in (400, 403, 429) and _OUT_OF_MONEY.search(words)):
+    waits = status == 429 and _SOON.search(words)
+    if status == 402 or (status in (400, 403, 429) and _OUT_OF_MONEY.search(words) and not waits):
         return Trouble.UNAUTHORISED
     # llama.cpp and some gateways answer 500 to a prompt that does not fit.
     if status == 413 or (status in (400, 409, 422, 500) and _TOO_LONG.search(words)):

@@ -211,12 +211,13 @@ class LitellmClient(ModelClient):
 
 def _trouble_of(error: Exception, kinds: Set[str]) -> Trouble:
     own = {kind.__name__ for kind in type(error).__mro__}
+    # Before what litellm makes of it: to wait in vain for a connection is a Timeout there, as if it had been asked.
+    if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
+        return Trouble.UNREACHABLE
     if trouble := next((trouble for name, trouble in _TROUBLES if name in own), None):
         return trouble
     if kinds & {"JSONDecodeError", "UnicodeDecodeError", "RemoteProtocolError", "ReadError", "DecodingError"}:
         return Trouble.BROKEN_REPLY
-    if kinds & {"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"}:
-        return Trouble.UNREACHABLE
     if "LLM Provider NOT provided" in str(error)[:2_000]:
         return Trouble.NOT_FOUND
     if "APIConnectionError" in kinds:  # its status is always 500, whatever happened

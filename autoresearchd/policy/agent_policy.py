@@ -25,6 +25,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.evaluator.measure.log_text import as_lines
 from autoresearchd.models.client import Count, Message, Reply
 from autoresearchd.policy import answer_words, workspace_copy
+from autoresearchd.policy.edits.answer_parts import in_code
 from autoresearchd.policy.exchange import AskingPolicy, Exchange, Patience, answer_turn
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.quote import data_block
@@ -48,7 +49,7 @@ _REFUSALS = 1
 _LAST_TURNS = 3
 _FENCE = re.compile(r" {0,3}(`{3,})[ \t]*([\w+-]*)[^`\n]*")
 _SHELLS = frozenset({"bash", "sh", "shell"})
-_THOUGHTS_END = "</think>"
+_THOUGHTS_END = re.compile(r"^</think>[ \t]*$", re.MULTILINE)
 _SUBMITS = re.compile(rf"\becho[ \t]+[\"']?{SENTINEL}\b")
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
 
@@ -279,7 +280,7 @@ class Step:
 
     def words(self) -> dict[str, Any]:
         """The last line of the prose that is a JSON object; empty where there is none."""
-        lines = reversed(self.prose.splitlines())
+        lines = reversed(self.prose.split("\n"))
         return next((found for line in lines if (found := answer_words.last_object(line))), {})
 
 
@@ -287,8 +288,7 @@ def read(text: str, finish: str = "stop") -> Step:
     """The one command of an answer, or what is wrong with the answer."""
     if len(text) > MOST_ANSWER:
         return Step(error=f"Your answer is longer than {MOST_ANSWER // 1024} KiB. Edit a part of a file at a time.")
-    text = text.replace("\r\n", "\n").rpartition(_THOUGHTS_END)[2]
-    blocks, prose, is_open = _blocks(text)
+    blocks, prose, is_open = _blocks(_without_thoughts(text.replace("\r\n", "\n")))
     command = blocks[0] if blocks else ""
     error = ""
     if is_open:
@@ -313,6 +313,14 @@ def read(text: str, finish: str = "stop") -> Step:
     elif "\0" in command:
         error = "The command of your answer holds a zero byte, and was not run."
     return Step("" if error else command, prose, error)
+
+
+def _without_thoughts(text: str) -> str:
+    """An answer from where its thoughts end; a command may hold such tags itself."""
+    if text.lstrip().startswith("<think>"):
+        return text.partition("</think>")[2] or text
+    end = _THOUGHTS_END.search(text)
+    return text if end is None or in_code(text[: end.start()]) else text[end.end() :]
 
 
 def _torn(command: str, prose: str) -> str:

@@ -41,7 +41,7 @@ _MAX_FACTS = 50
 
 def last_object(output: str) -> dict[str, Any]:
     """The last line when it is a JSON object, else nothing. Blank lines after it do not count."""
-    line = next((s for s in reversed(output.splitlines()) if s.strip()), "").strip()
+    line = next((s for s in reversed(output.split("\n")) if s.strip()), "").strip()
     if not line.startswith("{"):
         return {}
     try:

@@ -36,7 +36,9 @@ _FENCE = re.compile(r"(?P<indent>[ \t]{0,8})(?P<fence>`{3,}|~{3,})(?P<info>[^`]*
 _THOUGHTS = "think|thinking|thought|reasoning"
 _THINKING = re.compile(rf"<({_THOUGHTS})>")
 _THOUGHT = re.compile(rf"^[ \t]*</(?:{_THOUGHTS})>[ \t]*\r?$", re.MULTILINE)
-_THINKING_LINE = re.compile(rf"^<(?:{_THOUGHTS})>", re.MULTILINE)
+_THINKING_LINE = re.compile(rf"^[ \t]*<(?:{_THOUGHTS})>", re.MULTILINE)
+_OPENS, _CLOSES = (re.compile(marker, re.MULTILINE) for marker in (r"^<{5,9} ?SEARCH", r"^>{5,9} ?REPLACE"))
+_FENCES = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 _THINKING_SECTION = re.compile(rf"<({_THOUGHTS})>.*?(?:</\1>|\Z)", re.DOTALL)
 _THOUGHTS_END = re.compile(rf"</(?:{_THOUGHTS})>")
 _EDITING = re.compile(
@@ -232,11 +234,16 @@ class AnswerParts:
         self.parts.append(part)
 
 
+def in_code(before: str) -> bool:
+    """Whether what follows this beginning of an answer stands in a block or a fence that is still open."""
+    return len(_OPENS.findall(before)) > len(_CLOSES.findall(before)) or len(_FENCES.findall(before)) % 2 == 1
+
+
 def _without_lost_thought(text: str) -> str:
     """The text after a thinking section whose beginning is not in it: some chat templates put it into the prompt."""
     end = _THOUGHT.search(text)
     begin = _THINKING_LINE.search(text)
-    if end is None or (begin is not None and begin.start() < end.start()):
+    if end is None or (begin is not None and begin.start() < end.start()) or in_code(text[: end.start()]):
         return text
     return text[end.end() :].lstrip("\r\n")
 

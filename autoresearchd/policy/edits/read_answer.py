@@ -147,7 +147,10 @@ def read_answer(text: str, shown: Mapping[str, str]) -> Edit:
     if text.count("\n") >= MAX_ANSWER_LINES:
         raise EditError(f"the answer has more than {MAX_ANSWER_LINES} lines", hint="answer with the change only")
     answer = AnswerParts(text)
-    edit = next((one for one in reversed(answer.objects) if one.get("edits")), None)
+    edits = [one for one in answer.objects if one.get("edits")]
+    edit = edits[-1] if edits else None
+    if any(one["edits"] != edits[-1]["edits"] for one in edits):  # the leading one is there twice
+        raise EditError("the answer has several JSON objects with edits", hint="put all edits into one of them")
     if edit is None:
         form, files = _from_text(answer.parts, code)
     elif not isinstance(items := edit["edits"], list):
@@ -196,6 +199,8 @@ def _from_text(parts: Sequence[Part], code: Code) -> tuple[str, dict[str, str]]:
         elif part.kind == "fence" and (
             part.language in _DIFF_LANGUAGES or _first(part.lines).startswith(("@@ -", "diff --git ", "--- "))
         ):
+            if not part.closed:
+                raise EditError("the diff has no end", hint="close its block with ``` on a line of its own")
             hint = code.in_info(part.info, "the diff") or code.in_title(part.names[0], "the diff")
             hunks += changes.from_hunks(part.lines, code, fenced=True, hint=hint)
     if hunks:
@@ -242,6 +247,12 @@ def _whole_files(fences: Sequence[Part], code: Code) -> dict[str, str]:
     for name, fence in named.items():
         if not fence.closed:
             raise EditError(f"the block with {name} has no end", hint="close it with ``` on a line of its own")
+        inner = sum(line.startswith("```") for line in fence.lines)
+        if inner % 2 or (not inner and "\n```" in code[name]):
+            raise EditError(
+                f"the block with {name} ends at backticks that may be the file's own",
+                hint="open and close the block with four backticks",
+            )
         old, new = changes.File(name, code[name]), tuple(line.removesuffix("\r") for line in fence.lines)
         old.splices.append(changes.Splice(0, len(old.lines), new, "the block"))
         files[name] = old.text()

@@ -154,6 +154,7 @@ class _Flow:
         self._control: list[_Value] = []
         self._training = self._steps = 0
         self._marking = True
+        self._worked_out: dict[int, _Value] = {}  # in one statement, by the node's id: calls look at arguments twice
         self._settle()
 
     def _scopes(self) -> dict[str, _Scope]:
@@ -197,7 +198,7 @@ class _Flow:
     def _function(self, scope: _Scope) -> None:
         assert isinstance(scope.node, Definition)
         kept = self._control, self._training
-        self._control, self._training = [], 0
+        self._control, self._training, self._worked_out = [], 0, {}
         for name, default in defaults_of(scope.node):
             self._bind(scope, name, self._value(default))
         self._where.append(scope)
@@ -206,7 +207,7 @@ class _Flow:
         self._control, self._training = kept
 
     def _statement(self, node: ast.stmt) -> None:
-        scope = self._where[-1]
+        scope, self._worked_out = self._where[-1], {}
         match node:
             case ast.Assign():
                 value = self._value(node.value)
@@ -288,7 +289,9 @@ class _Flow:
     def _value(self, node: ast.expr) -> _Value:
         if (source := self._sources.get(id(node))) is not None:
             return _NOTHING if self._marking else _Value({source: Strength.NUMBER})
-        return self._work_out(node)
+        if id(node) not in self._worked_out:
+            self._worked_out[id(node)] = self._work_out(node)
+        return self._worked_out[id(node)]
 
     def _values(self, nodes: Iterable[ast.expr | None]) -> list[_Value]:
         return [self._value(node) for node in nodes if node is not None]

@@ -190,7 +190,7 @@ class Parameter:
     def _whole(self, number: float) -> int:
         quantum = self.range.quantum
         if quantum == 1 and self.range.scale is not Scale.LINEAR:
-            number = _significant(number)
+            number = self._significant(number)
         rounded = round(number / quantum) * quantum
         return int(min(max(rounded, math.ceil(self.range.low)), math.floor(self.range.high)))
 
@@ -199,8 +199,15 @@ class Parameter:
             number = 0.0  # too little to matter
         low, high = self.range.low, self.range.high
         decimals = max(2, 1 - math.floor(math.log10(max(high - low, 1e-12))))  # more where the whole range is narrow
-        rounded = round(number, decimals) if self.range.scale is Scale.LINEAR else _significant(number)
+        rounded = round(number, decimals) if self.range.scale is Scale.LINEAR else self._significant(number)
         return min(max(rounded, low), high)
+
+    def _significant(self, number: float) -> float:
+        """To two digits, and to more where the whole range is narrow."""
+        low, high = self.range.low, self.range.high
+        share = (high - low) / max(abs(low), abs(high), 1e-300)
+        digits = max(1, -math.floor(math.log10(max(share, 1e-12)))) if math.isfinite(share) else 1
+        return float(f"{number:.{digits}e}")
 
     def others(self) -> tuple[Value, ...]:
         """The alternatives of a choice."""

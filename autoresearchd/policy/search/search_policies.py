@@ -45,6 +45,8 @@ _RESTS = 6
 """For how many proposals a move that was discarded again in a bundle is put into no other."""
 _FAVOURED = 2
 """Unless so many trials favour it."""
+_MOST_MOVED = 256
+"""Constants that are moved, the most important first: what each move may bring takes time by their square."""
 _SHOWN = 6
 """Values of a constant that an outlook has: the most promising."""
 _MEANING = {  # of a higher and of a lower value, by family
@@ -113,7 +115,8 @@ class SearchPolicy:
     def _turn(self, state: ResearchState) -> _Turn:
         """All that a choice is made from."""
         found = constants(state.task, state.code)
-        parameters = {name: parameter for name, parameter in found.items() if movable(parameter)}
+        movables = {name: parameter for name, parameter in found.items() if movable(parameter)}
+        parameters = dict(sorted(movables.items(), key=lambda item: -item[1].range.priority)[:_MOST_MOVED])
         if self._memory is None:
             self._memory = Memory(state.task.metric)
             if state.task.history == "revert" and self._code_at is not None:

@@ -240,6 +240,13 @@ def test_an_answer_without_one_command_is_told_what_is_wrong_with_it(answer: str
     assert step.command == ""
 
 
+def test_a_command_may_write_the_tags_of_thoughts() -> None:
+    """Chat templates and rewards of reasoning have them."""
+    command = "cat > prompt.py <<'EOF'\nPATTERN = '<think>.*</think>'\n</think>\nEOF"
+    for thoughts in ("", "<think>\n```bash\nls\n```\n</think>\n", "I look.\n</think>\n"):
+        assert read(f"{thoughts}```bash\n{command}\n```").command == command
+
+
 def test_a_command_that_writes_backticks_is_not_run_in_half() -> None:
     half = "```bash\ncat > notes.md <<'EOF'\n```\ncode\n```\nEOF\n```"
     for answer in (half, half.replace("code\n```\n", "code\n")):

@@ -262,6 +262,7 @@ JSON = st.recursive(
 
 def test_only_the_last_line_counts_and_only_as_an_object() -> None:
     assert last_object('{"a": 1}\n{"hypothesis": "deeper"}\n\n') == {"hypothesis": "deeper"}
+    assert last_object('{"hypothesis": "a\u2028b\x85", "cost_usd": 0.5}\r\n')["cost_usd"] == 0.5
     for text in ('{"a": 1}\nthat was it\n', "[1]\n", "", "{" * 50_000, '{"a":' * 20_000 + "1" + "}" * 20_000):
         assert last_object(text) == {}
 

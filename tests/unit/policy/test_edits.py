@@ -109,6 +109,37 @@ def test_an_edit_is_read_in_whatever_dress_it_comes(form: str, answer: str) -> N
     assert (found.form, found.files) == (form, {"train.py": NEW})
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (DIFF.join(("```diff\n", "")).removesuffix(" \n"), "no end"),
+        (
+            operations({"search": "depth = 4", "replace": "depth = 6"})
+            + "\n"
+            + operations({"search": "depth = 4", "replace": "depth = 7"}),
+            "several JSON objects",
+        ),
+    ],
+)
+def test_half_of_what_a_model_meant_is_never_run(answer: str, words: str) -> None:
+    assert words in refusal(answer).what
+
+
+def test_a_text_file_with_fences_of_its_own_is_not_cut_at_the_first() -> None:
+    old = "Solve it.\n\n```python\nx = 1\n```\n\nThink first.\n"
+    new = old.replace("first", "twice")
+    found = refusal(f"```markdown prompt.md\n{new}```\n", {"prompt.md": old})
+    assert "backticks" in found.what and "four" in found.hint
+    assert edit(f"````markdown prompt.md\n{new}````\n", {"prompt.md": old}).files == {"prompt.md": new}
+
+
+def test_tags_of_thoughts_in_edited_code_end_no_thought() -> None:
+    """Prompts and chat templates of the programs have them: what stands before would be lost without a word."""
+    code = {"train.py": 'PROMPT = """\n    think\n    </reasoning>\n"""\ndepth = 4\n'}
+    answer = block("    think\n    </reasoning>", "    think twice\n    </reasoning>") + block("depth = 4", "depth = 6")
+    assert edit(answer, code).files["train.py"] == code["train.py"].replace("think", "think twice").replace("4", "6")
+
+
 def test_a_git_diff_of_a_file_with_a_space_in_its_name_is_read() -> None:
     answer = "diff --git a/my model.py b/my model.py\n" + DIFF.replace("train.py", "my model.py")
     found = edit(answer, {"my model.py": TRAIN})

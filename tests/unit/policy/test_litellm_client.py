@@ -35,6 +35,16 @@ def test_without_the_package_the_user_is_told_what_to_install(monkeypatch: pytes
         LitellmClient("openai/gpt-4o").ask(QUESTION, NEVER)
 
 
+def test_who_could_not_be_reached_is_not_paid_for() -> None:
+    """litellm names a connection that did not come about in time a Timeout, as if the model had been asked."""
+
+    class Timeout(Exception):
+        pass
+
+    assert litellm_client._trouble_of(Timeout(), {"Timeout", "ConnectTimeout"}) is Trouble.UNREACHABLE
+    assert litellm_client._trouble_of(Timeout(), {"Timeout", "ReadTimeout"}) is Trouble.TIMEOUT
+
+
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """litellm is there, and no key or address of the user's is in its way."""

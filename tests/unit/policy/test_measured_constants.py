@@ -226,7 +226,12 @@ def test_an_edit_of_what_is_measured_is_told_and_no_other(old: str, new: str, to
 
 
 @pytest.mark.parametrize(
-    "text", ["", "def (:\n", "N = 400 \x00", "(" * 5000, "x = " + "-" * 3000 + "1\n", "N = 1\r\n\ufeff"]
+    "text",
+    [
+        *("", "def (:\n", "N = 400 \x00", "(" * 5000, "x = " + "-" * 3000 + "1\n", "N = 1\r\n\ufeff"),
+        # Looked at twice at each depth, these would take days.
+        *("print('val_loss', " * 60 + "x" + ")" * 60, "x = " + "{'val_loss': " * 60 + "1" + "}" * 60),
+    ],
 )
 def test_no_text_stops_the_look(text: str) -> None:
     measured(text)

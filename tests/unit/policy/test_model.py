@@ -201,6 +201,12 @@ def test_after_the_last_attempt_the_experiment_fails_under_the_label_of_the_last
     assert all(bench.errors)
 
 
+def test_an_edit_that_is_cut_off_between_two_blocks_is_not_run_in_half() -> None:
+    bench = Bench(reply(GOOD, finish="length"), GOOD)
+    assert bench.propose().files == {"train.py": HIGHER}
+    assert "cut off at max_tokens" in bench.errors[0]
+
+
 def test_of_a_very_long_answer_a_part_is_stored_and_all_is_charged() -> None:
     bench = Bench("x" * (2 * MAX_ANSWER), settings=ModelSettings(reasks=0))
     assert bench.fails(PolicyError).label is Label.MALFORMED_ANSWER

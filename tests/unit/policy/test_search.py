@@ -225,6 +225,12 @@ def test_a_whole_number_far_outside_of_its_range_comes_into_it() -> None:
         assert len(found) > 1 and all(low <= int(v) <= high for v in found)
 
 
+def test_of_hundreds_of_constants_the_most_important_are_weighed() -> None:
+    """Each move is weighed against each other: a table of thousands would take minutes, and gigabytes."""
+    many = "".join(f"W_{i} = 0.5\n" for i in range(1500))
+    assert next(iter(ask(f"{many}LEARNING_RATE = 1e-4\n", count=1))).changes
+
+
 def test_a_search_that_is_stuck_dares_more() -> None:
     assert max(max(found) for found in steps(TOY, streak=16).values()) > 4
 

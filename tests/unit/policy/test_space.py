@@ -290,6 +290,15 @@ def test_a_range_bounds_every_value_that_is_tried_or_allowed(text: str, kind: Ki
         assert not found.legal(int(outside) if kind is Kind.INT else outside)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("GAMMA = 0.99  # range: 0.95..0.999\n", 0.995), ("STEPS = 1050  # range: 1000..1100\n", 1020)],
+)
+def test_in_a_narrow_range_values_between_two_digits_are_in_reach(text: str, value: float) -> None:
+    found = one(text)
+    assert found.at(found.place(value)) == pytest.approx(value)
+
+
 def test_choices_of_numbers_are_read_and_written() -> None:
     found = one("BATCH = 32  # one of: 16, 32, 64 (more does not fit)\n")
     assert found.range.choices == (16, 32, 64)
