@@ -18,7 +18,7 @@ from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.store.page_reader import OpenRun, PageReader
 from autoresearchd.workspace import layout
 
-_MOST_KEPT = 64
+_MOST_KEPT = 1024
 _SLOW_S, _PATIENCE, _LONGEST_S = 0.1, 10.0, 60.0
 """What took longer to make is shown for so many times as long, but no longer, also when the session has changed."""
 _T = TypeVar("_T")

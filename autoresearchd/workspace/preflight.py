@@ -270,6 +270,9 @@ def _status(git: Git, top: Path, *options: str) -> list[str]:
     filters = git.run("config", "--null", "--name-only", "--get-regexp", r"^filter\.").text.split("\0")
     # A filter is a program: to look at the status is no reason to run it.
     settings |= {name: "false" if name.endswith(".required") else "" for name in filters if name}
+    # As the user has checked it out.
+    own = _run([git.program, "-C", str(top), "config", "--get", "core.autocrlf"], _users_environment())
+    settings["core.autocrlf"] = own.stdout.decode("utf-8", "replace").strip() or "false"
     quiet = Git(git.program, git.directory, top, surroundings(settings))
     said = quiet.ask("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--no-renames", *options)
     names = {entry[3:]: entry[:2] for entry in said.split("\0") if len(entry) > 3}

@@ -53,6 +53,19 @@ def test_a_repository_that_cannot_be_used_is_refused_and_left_as_it_is(root: Pat
     assert checkout_snapshot(root) == before and not layout.state_dir(root).exists()
 
 
+def test_line_ends_as_the_users_git_checks_them_out_are_no_change(root: Path) -> None:
+    """It looked random: `git status` said clean, and once it had, `start` did, too."""
+    git(root, "config", "core.autocrlf", "true")
+    (root / "train.py").unlink()
+    git(root, "checkout", "--quiet", "train.py")
+    assert b"\r\n" in (root / "train.py").read_bytes()
+    os.utime(root / "train.py", (1, 1))
+    preflight.check_repository(root)
+    git(root, "config", "core.autocrlf", "false")
+    with pytest.raises(RepositoryError, match=r"train\.py"):
+        preflight.check_repository(root)
+
+
 def test_a_detached_head_is_begun_from(root: Path) -> None:
     """What runs in CI checks out a commit and no branch."""
     commit = git(root, "rev-parse", "HEAD")

@@ -391,7 +391,7 @@ class CloudExecutor:
                     how = "`autoresearchd cloud list` shows what there is, `autoresearchd cloud down` ends it"
                     self._terms.tell(EventKind.WARNING, f"{what}\n  → {how}")
                     return False
-                self._closing.wait(min(_PAUSE_S, self._pace.turn))
+                time.sleep(min(_PAUSE_S, self._pace.turn))  # also while this is closed: nobody else ends them
         self._forget(machines)
         return True
 

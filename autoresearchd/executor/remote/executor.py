@@ -45,6 +45,7 @@ _OUTCOMES = ("ok", "failed", "timeout", "budget_overrun", "killed", "oom", "disk
 _STAGE = re.compile(r"training|evaluation|check-\d+")
 _LOOK_EVERY_S = 0.1
 _SPARE_S = 60.0
+_FETCHES = 3
 """For folders, interpreters and ends, on top of what a run may take."""
 
 
@@ -343,7 +344,7 @@ class RemoteExecutor:
     async def _execute(
         self, place: Place, request: RunRequest, prepared: Prepared, folder: str, run: str, progress: _Progress
     ) -> RunResult:
-        """A run from its files to its result, which is written down here. Raises MissingCapability."""
+        """A run from its files to its result, which is written down here."""
         host, link, loop = place.host, prepared.link, asyncio.get_running_loop()
         began = loop.time()
         outcome, why = "lost", ""
@@ -353,7 +354,7 @@ class RemoteExecutor:
             host.worked()
             place.worked()
             return result
-        except (HostLost, HostFull) as error:
+        except (HostLost, HostFull, MissingCapability) as error:  # what one host lacks is no reason to end the session
             host.failed(error.what)
             outcome, why = "disk_full" if isinstance(error, HostFull) else "lost", error.what
         except (EnvironmentFailure, BaselineError) as error:
@@ -404,7 +405,15 @@ class RemoteExecutor:
         except (KeyError, TypeError, ValueError) as error:
             raise EnvironmentFailure(f"{host.name}: what it says of a run makes no sense: {error}") from error
         good = result.stages[-1].outcome == "ok"  # the output of any other is looked at by nobody
-        await link.guard(host.way.fetch(f"{link.hello['top']}/runs/{run}/0", run_dir, output=good))
+        for tried in range(1, _FETCHES + 1):
+            try:
+                await link.guard(host.way.fetch(f"{link.hello['top']}/runs/{run}/0", run_dir, output=good))
+                break
+            except HostLost:  # it has run for hours, perhaps, and a line breaks for seconds
+                if tried == _FETCHES:
+                    raise
+                await asyncio.sleep(self._times.silence)
+                link = await host.link()
         _write_result(run_dir, result)
         try:
             await link.call("forget", run=run, timeout=None)

@@ -250,7 +250,7 @@ class Host(Cooling):
         named = {"workspace.data": request.task.data, "evaluation.private": evaluation.private if evaluation else ()}
         there: list[str] = []
         if names := [name for names in named.values() for name in names]:
-            there = await link.call("found", setup=key, names=names)
+            there = await link.call("found", setup=key, names=names, timeout=None)
         for where, names_of_key in named.items():
             missing = [name for name in names_of_key if name not in there]
             if away := [name for name in missing if name.startswith(("/", "~"))]:
@@ -259,6 +259,9 @@ class Host(Cooling):
                 raise MissingCapability(what, hint=hint)
             for entry in find_data(missing, (request.setup, request.source), where):
                 tree = await asyncio.to_thread(self._trees.read, entry.real, entry.real.name, follow=True)
+                if not tree.names:
+                    what = f"{where}: there is no file in {entry.name}"
+                    raise BaselineError(what, hint="put a file into it: to other machines only files are sent")
                 place = await self._bring(link, "data", entry.real.parent, tree, follow=True)
                 found[entry.name] = f"{place}/{entry.real.name}"
         return found

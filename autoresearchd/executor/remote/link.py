@@ -23,6 +23,7 @@ Told = Callable[[str, bytes, bool], None]
 Hello = Mapping[str, Any]
 """What a supervisor says of its machine before anything else."""
 _MOST_HEADER, _MOST_DATA, _MOST_STDERR = 1 << 24, 1 << 24, 4000
+_AT_ONCE = 1 << 15
 _BEAT_S = 1.0
 _CALL_S = 120.0
 _KINDS = {
@@ -214,15 +215,21 @@ class Link:
             self._channel.write(pack(header, data))
 
     # -- what comes back ---------------------------------------------------------------------------------------------
+    async def _some(self, count: int) -> bytes:
+        """So many bytes; a line that is slow with them is not silent."""
+        data = bytearray()
+        while len(data) < count:
+            data += await self._channel.read_exactly(min(count - len(data), _AT_ONCE))
+            self._silent = 0
+        return bytes(data)
+
     async def _read(self) -> None:
-        read = self._channel.read_exactly
         try:
             while True:
-                first, second = unpack_lengths(await read(8))
+                first, second = unpack_lengths(await self._some(8))
                 if first > _MOST_HEADER or second > _MOST_DATA:
                     raise ValueError("a frame is too large")
-                header, data = json.loads(await read(first)), await read(second) if second else b""
-                self._silent = 0
+                header, data = json.loads(await self._some(first)), await self._some(second)
                 if (call := self._calls.get(header["id"])) is None or not header["id"]:
                     continue
                 if "log" in header:

@@ -107,6 +107,8 @@ class Remote:
         self._top, self._tier_name, self._say, self._own = top, tier, say, own
         self._trees, self._lock = Trees(), threading.Lock()
         self._tier: Tier | None = None
+        self._names: list[str] | None = None
+        self._devices: dict[str, Devices] = {}
         self._executors: dict[str, LocalExecutor] = {}
         self._claims: dict[str, contextlib.ExitStack] = {}
 
@@ -131,7 +133,13 @@ class Remote:
         part = place.with_name(f"{tree}.part-{os.getpid()}-{call}")
         if not place.exists():
             _require_room(self._top)
-            part.mkdir(parents=True, mode=0o700)
+            for old in place.parent.glob(f"{tree}.part-*"):  # which broke off: what is there is not sent again
+                sender = old.name.split("-")[-2]  # of this process's own, one content is sent once at a time
+                if sender == str(os.getpid()) or not Path("/proc", sender).exists():
+                    with contextlib.suppress(OSError):
+                        old.rename(part)
+                        break
+            part.mkdir(parents=True, mode=0o700, exist_ok=True)
         return {"there": place.exists(), "part": str(part)}
 
     def do_adopt(self, call: int, stop: threading.Event, kind: str, tree: str, part: str) -> None:
@@ -150,7 +158,9 @@ class Remote:
     def do_found(self, call: int, stop: threading.Event, setup: str, names: Sequence[str]) -> list[str]:
         """Those of the names that set-up has made here, or that are this machine's own: the absolute ones."""
         places = {name: self._setup(setup) / Path(name).expanduser() for name in names}
-        return [name for name, place in places.items() if place.exists() and not pointers(place)]
+        # Data of this machine's own may be millions of files, and none of them is the task's repository's.
+        own = {name for name in names if name.startswith(("/", "~"))}
+        return [name for name, place in places.items() if place.exists() and (name in own or not pointers(place))]
 
     def do_setup(self, call: int, stop: threading.Event, task: Task, pristine: str, setup: str) -> None:
         log = self._top / "setup" / f"{setup}.d" / "setup.log"
@@ -258,7 +268,10 @@ class Remote:
     def _executor(self, gpu: str, size: int | None = None) -> LocalExecutor:
         """One for each GPU, in the same tier; without GPUs here they all get the processor."""
         with self._lock:
-            devices = _devices(gpu)
+            if gpu not in self._devices:  # asking for them may take seconds
+                self._names = gpu_names() if gpu and self._names is None else self._names
+                self._devices[gpu] = _devices(gpu, self._names or [])
+            devices = self._devices[gpu]
             self._tier = self._tier or choose(self._tier_name, gpu=bool(devices.ids))
             if gpu not in self._executors or size is not None:
                 limits = replace(RunLimits(), size=size)
@@ -266,12 +279,12 @@ class Remote:
             return self._executors[gpu]
 
 
-def _devices(gpu: str) -> Devices:
-    """GPUs as one: those of these numbers; empty: those that this process was given."""
+def _devices(gpu: str, names: Sequence[str]) -> Devices:
+    """GPUs as one: those of these numbers; empty: those that this process was given. names: of all GPUs here."""
     if not gpu:
         given = find_devices()
         return replace(given, ids=(",".join(given.ids),)) if given.ids else given
-    names, ids = gpu_names(), tuple(part.strip() for part in gpu.split(","))
+    ids = tuple(part.strip() for part in gpu.split(","))
     if names and (absent := [i for i in ids if not (i.isdigit() and int(i) < len(names))]):
         hint = f"correct gpu_id: they are 0 to {len(names) - 1}"
         raise MissingCapability(f"there is no GPU {', '.join(absent)}", hint=hint)

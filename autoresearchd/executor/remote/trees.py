@@ -35,7 +35,7 @@ class Trees:
         """The tree of a folder, or that of a folder in which ``top``, a file or a folder, lies as ``name``.
 
         follow: links are taken for what they lead to (data); else those that lead out of the folder, as the ones to
-        data do, are left out, with git's own folder and compiled files. Raises OSError: a link that leads nowhere.
+        data do, are left out, with git's own folder and compiled files. Raises OSError: a link to a folder around it.
         """
         under = f"{name}/" if name else ""
         files = sorted(
@@ -56,7 +56,12 @@ def _files(top: Path, follow: bool) -> Iterator[tuple[str, str, os.stat_result]]
     pending = [("", os.fspath(top), frozenset[tuple[int, int]]())]
     while pending:
         name, path, around = pending.pop()
-        facts = os.stat(path) if follow or not name else os.lstat(path)
+        try:
+            facts = os.stat(path) if follow or not name else os.lstat(path)
+        except FileNotFoundError:
+            if not (follow and name):
+                raise
+            continue  # a link that leads nowhere does so for a run here, too
         if stat.S_ISDIR(facts.st_mode):
             here = (facts.st_dev, facts.st_ino)
             if here in around:

@@ -9,6 +9,8 @@ import os
 import pwd
 import re
 import shutil
+import signal
+from functools import partial
 from pathlib import Path
 
 from autoresearchd.domain.cleaning import clean
@@ -16,6 +18,7 @@ from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
 from autoresearchd.executor.remote.link import Hello, HostFull, HostLost, Like
 from autoresearchd.executor.remote.trees import Tree
 from autoresearchd.executor.ssh.connection import Address, SshChannel, no_python
+from autoresearchd.sandbox.isolation import kernel
 
 _LOST = {10, 12, 30, 35, 255}
 """rsync's exit codes for sockets, streams and time, and ssh's own."""
@@ -97,6 +100,8 @@ class SshWay:
         process = await asyncio.create_subprocess_exec(
             *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            # A daemon that is killed would leave it sending for hours, beside the next one's.
+            preexec_fn=partial(kernel.prctl, kernel.PR_SET_PDEATHSIG, signal.SIGKILL),
         )  # fmt: skip
         try:
             _, complaints = await process.communicate(said)

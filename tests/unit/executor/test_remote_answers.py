@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +21,7 @@ from autoresearchd.executor.gpus import Devices, find_devices
 from autoresearchd.executor.remote.executor import _checked, _Logs, folder_of
 from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
 from autoresearchd.executor.remote.link import Hello, HostLost, Link, Way
-from autoresearchd.executor.remote.remote_supervisor import MAGIC, own_slot, pack
+from autoresearchd.executor.remote.remote_supervisor import MAGIC, Remote, own_slot, pack
 from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.sandbox import view
 from tests.contract.executor_contract import make_task
@@ -75,6 +76,8 @@ def test_data_is_what_its_links_lead_to(tmp_path: Path) -> None:
     plain = Trees().read(top, "data", follow=True)
     assert plain.names == ("data/a", "data/inner/b", "data/link")
     assert Trees().read(tmp_path / "linked", "data", follow=True) == plain
+    (top / "gone").symlink_to("nowhere")
+    assert Trees().read(top, "data", follow=True) == plain, "what leads nowhere here is no fault of a run there"
     (top / "round").symlink_to(".")
     with pytest.raises(OSError, match="around it"):
         Trees().read(top, "data", follow=True)
@@ -284,6 +287,28 @@ def test_the_gpu_of_a_slot_is_the_one_that_it_was_given(tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert find_devices() == Devices("Second", ("1",))
+
+
+def test_eight_gpus_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look may take seconds, and runs that begin together wait for it."""
+    asked = tmp_path / "asked"
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho x >> {asked}\nfor i in 1 2 3; do echo Card; done\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    remote = Remote(tmp_path, "none", lambda header, data: None)
+    assert {str(remote._executor(gpu, 1).describe(None, None)["device"]) for gpu in "0120"} == {"cuda:Card"}
+    assert asked.read_text() == "x\n"
+
+
+def test_what_a_broken_transfer_has_brought_is_not_sent_again(tmp_path: Path) -> None:
+    """Else 200 GB on a line that breaks each hour never arrive, and each try adds to the disk."""
+    remote = Remote(tmp_path, "none", lambda header, data: None)
+    first = remote.do_have(1, threading.Event(), "data", "f00")
+    (Path(first["part"]) / "half").touch()
+    other = tmp_path / "data" / "f00.part-1-1"  # of a process that is alive
+    other.mkdir()
+    again = remote.do_have(2, threading.Event(), "data", "f00")
+    assert (Path(again["part"]) / "half").exists() and not Path(first["part"]).exists() and other.is_dir()
 
 
 def test_slots_never_share_a_folder_whatever_they_are_called() -> None:

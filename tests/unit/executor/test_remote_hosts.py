@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +62,42 @@ def boxes() -> Iterator[Boxes]:
         yield executor
         for box in executor.boxes.values():
             box.sent.set()
+
+
+class Breaks:
+    """A connection, and a way over it that breaks some times before what a run has left is here."""
+
+    def __init__(self, breaks: int) -> None:
+        self.breaks, self.name, self.hello = breaks, "box", {"top": "/far"}
+        self.way, self.left, self.asked = self, set[str](), list[str]()
+
+    async def link(self) -> Breaks:
+        return self
+
+    async def guard(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+
+    async def call(self, do: str, **arguments: Any) -> None:
+        self.asked.append(do)
+
+    async def fetch(self, folder: str, target: Path, *, output: bool) -> None:
+        self.breaks -= 1
+        if self.breaks >= 0:
+            raise HostLost("box: the transfer broke off")
+
+
+def test_a_finished_run_is_not_lost_by_a_line_that_breaks_for_seconds(boxes: Boxes, tmp_path: Path) -> None:
+    """It may have run for hours, and its result lies there."""
+    stage = {"name": "training", "outcome": "ok", "exit_code": 0, "duration_s": 1.0, "detail": ""}
+    answer = {"stages": [{**stage, "peak_rss_mb": 1, "cpu_s": 1}], "duration_s": 1, "tier": "none", "device": "cpu"}
+    for breaks in (2, 3):
+        host: Any = Breaks(breaks)
+        taken = boxes._take(host, host, tmp_path, "run", answer)
+        if breaks == 2:
+            assert asyncio.run(taken).stages[-1].outcome == "ok" and host.asked == ["forget"]
+        else:
+            with pytest.raises(HostLost):
+                asyncio.run(taken)
 
 
 def test_a_host_that_is_sent_its_data_is_waited_for_and_has_not_failed(boxes: Boxes, tmp_path: Path) -> None:
