@@ -88,7 +88,7 @@ def _curve_pattern(text: str) -> str:
 def _bounds(value: Any) -> tuple[float, float]:
     hint = "write the lowest and the highest value: 1e-5..1e-1"
     try:
-        if isinstance(value, str):
+        if isinstance(value, str) and len(value.replace("..", " ").split()) == 2:
             return parse_bounds(value)
         if isinstance(value, (list, tuple)) and len(value) == 2 and all(type(v) in (int, float) for v in value):
             return ordered(float(value[0]), float(value[1]))

@@ -61,7 +61,10 @@ def parse_duration(text: str | float | int) -> float:
             raise ValueError(f"a duration must be more than zero: {text!r}")
         if not _WHOLE.fullmatch(cleaned):
             raise ValueError(f"not a duration: {text!r}")
-        seconds = sum(float(n) * _UNITS[u] for n, u in _PART.findall(cleaned))
+        parts = _PART.findall(cleaned)
+        if len(parts) > 1 and not all(unit for _, unit in parts):  # "3 600" are not 603 seconds
+            raise ValueError(f"a duration of several parts needs a unit in each: {text!r}")
+        seconds = sum(float(n) * _UNITS[u] for n, u in parts)
     if not 0 < seconds < 1e9:
         must = "less than 30 years" if seconds > 0 else "more than zero"
         raise ValueError(f"a duration must be {must}: {str(text)[:40]!r}")

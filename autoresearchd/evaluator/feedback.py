@@ -180,7 +180,9 @@ def reward(
     if label in PENALTIES:
         return Reward(PENALTIES[label], {"penalty": PENALTIES[label]})
     if improvement is None or not math.isfinite(improvement):
-        return None
+        if label not in FORBIDDEN:
+            return None
+        improvement = -math.inf  # refused before anything was measured: a gate that is missed is no neutral outcome
     unit = max(sigma or 0.0, FLOOR * abs(reference or 0.0)) or 1.0
     gain = min(BEST, max(WORST, improvement / unit))
     if label in FORBIDDEN:  # no improvement makes it good

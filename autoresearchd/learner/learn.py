@@ -20,7 +20,8 @@ from autoresearchd.domain.policy_versions import LearnerStatus, PolicyVersion, V
 from autoresearchd.domain.ports import Executor
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.randomness import derive_seed
-from autoresearchd.learner.algorithms.learnable import Learnable, Sample, Who
+from autoresearchd.learner.algorithms.learnable import Generated, Learnable, Sample, Who
+from autoresearchd.learner.algorithms.scoring import parts
 from autoresearchd.learner.algorithms.train_options import (
     GSPO,
     Algo,
@@ -34,13 +35,13 @@ from autoresearchd.learner.algorithms.train_options import (
     TrainOptions,
 )
 from autoresearchd.learner.data.data_summary import describe
-from autoresearchd.learner.data.examples import prompt_tokens, within
+from autoresearchd.learner.data.examples import Example, prompt_tokens, within
 from autoresearchd.learner.data.read_sessions import Seen, lesson, locate, material, read_sessions, seen
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal, grouped
 from autoresearchd.learner.gate.compare_policies import Verdict
 from autoresearchd.learner.gate.gate import Gate, LearnerJobs
-from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
-from autoresearchd.learner.gate.judge_answers import CheckingJudge
+from autoresearchd.learner.gate.held_out_states import UNUSABLE, HeldOut, HeldOutState, reason_of
+from autoresearchd.learner.gate.judge_answers import CheckingJudge, Outcome
 from autoresearchd.learner.gate.promotion_needs import GateSettings
 from autoresearchd.learner.learner_process import GOES_ON, Tell, stopped_mark
 from autoresearchd.learner.training.constant_values import SHARE, asks_at_home, values_of
@@ -103,13 +104,16 @@ def constants_of(request: LearnRequest) -> Constants:
     for name, kind in (("level", Level), ("scale", Scale)):
         if name in values:
             values[name] = kind(values[name])
-    # GSPO is more than a level: its range and its mean are its paper's.
-    grpo = GSPO if values.get("level") is Level.SEQUENCE else GrpoOptions(**some("level"))
+    grpo = GrpoOptions()
+    if request.algo == Algo.GRPO.value:  # other algorithms have some of the names, and other bounds for them
+        # GSPO is more than a level: its range and its mean are its paper's.
+        grpo = GSPO if values.get("level") is Level.SEQUENCE else GrpoOptions(**some("level"))
+        grpo = replace(grpo, **some("clip_low", "clip_high", "beta", "leave_one_out", "neighbours", "scale"))
     train = TrainOptions(
         Algo(request.algo),
         **some("steps", "learning_rate", "weight_decay", "batch", "micro", "epochs", "clip", "warmup", "seed"),
         **some("save_every", "shuffle_rewards", "kl_every"),
-        grpo=replace(grpo, **some("clip_low", "clip_high", "beta", "leave_one_out", "neighbours", "scale")),
+        grpo=grpo,
         ppo=PpoOptions(
             **some("level", "clip_high", "gamma", "lam", "horizon", "target_kl"),
             **some(clip="clip_low", value_weight="c1", entropy_weight="c2"),
@@ -222,11 +226,12 @@ class LearnerRun:
             self._tell("answers to one prompt are scored together: it is computed once for all of them")
         # With their stored answers, or with some of the length that a fresh answer may have.
         fresh = (model.padding,) * answer if live else None
-        largest = [
-            Sample(model.encode(e.messages), tuple(fresh or e.token_ids or model.tokens(e.completion)))
-            for e in lengths.longest_first[: constants.train.micro]
+        longest = [
+            Example(e, Sample(model.encode(e.messages), tuple(fresh or e.token_ids or model.tokens(e.completion))))
+            for e in lengths.longest_first[: constants.train.batch]
         ]
-        trial_step(model, largest)
+        largest = parts(longest, range(len(longest)), constants.train.micro, model.sharing)[0]
+        trial_step(model, [longest[i].sample for i in largest])
         before = model.adapter_state()
         folder = layout.public_dir(self._root) / "learner" / str(run_id)
         with tracking(folder, constants.trackers, f"{self._request.algo}-{run_id}", self._tell) as log:
@@ -367,13 +372,18 @@ def train_live(
             "no state of these sessions can be asked about again", hint="run more experiments in this repository"
         )
     counts, history, stopped = Counter[str](), list[dict[str, float]](), ""
-    each = max(1, constants.train.steps // constants.rounds)
-    for number in range(constants.rounds):
+    rounds = min(constants.rounds, constants.train.steps)
+    each = constants.train.steps // rounds
+    lost, collapse = dict[str, str](), constants.train.collapse
+    for number in range(rounds):
         if cancel.is_set():
             stopped = CANCELLED
             break
+        states = [state for state in states if state.session not in lost]
+        if not states:
+            break
         chosen = [states[(number * STATES + i) % len(states)] for i in range(min(STATES, len(states)))]
-        made, about = _round(model, judge, constants, chosen, number, max_tokens)
+        made, about = _round(model, judge, constants, chosen, number, max_tokens, tell, lost)
         counts.update(rounds=1, proposals=len(made))
         if not made or _silent(made, constants.train.algo):
             counts["rounds_without_signal"] += 1
@@ -384,22 +394,27 @@ def train_live(
         seed = derive_seed(constants.train.seed, number, "live")
         # Proposals of a round do not follow from each other: none is paid for what came of its neighbours.
         alone = replace(constants.train.ppo, gamma=0.0)
-        options = replace(constants.train, steps=each, seed=seed, warmup=0, ppo=alone)
+        options = replace(constants.train, steps=each, seed=seed, warmup=0, ppo=alone, collapse=collapse)
         before = len(history)
 
         def told(step: StepFigures, before: int = before, about: Mapping[str, float] = about) -> None:
             values = {**step.values, **about}
-            on_step(replace(step, step=before + step.step, steps=each * constants.rounds, values=values))
+            on_step(replace(step, step=before + step.step, steps=each * rounds, values=values))
 
         trained = train(model, made, options, on_step=told, cancel=cancel)
         history += trained.history
         counts.update(trained.counts)
+        if collapse.began is None:
+            began = next((step["kl_base"] for step in history if "kl_base" in step), None)
+            collapse = replace(collapse, began=began)
         if trained.stopped:
             stopped = trained.stopped
             break
     if not history and not stopped:
+        if not states:
+            raise UsageError(f"no session can be used: {'; '.join(lost.values())}", hint="see `autoresearchd doctor`")
         raise UsageError(
-            f"nothing was learned in {constants.rounds} rounds: all proposals of each state earned the same",
+            f"nothing was learned in {rounds} rounds: all proposals of each state earned the same",
             hint="begin with `--mode replay`, which can warm the policy up on kept answers; or take a larger model",
         )
     return Trained(len(history), tuple(history), stopped, "", dict(counts))
@@ -420,8 +435,13 @@ def _round(
     states: Sequence[HeldOutState],
     number: int,
     max_tokens: int,
+    tell: Tell,
+    lost: dict[str, str],
 ) -> tuple[list[Trajectory], dict[str, float]]:
-    """Fresh proposals for some states with what they earned, but for those that say nothing; figures on all of them."""
+    """Fresh proposals for some states with what they earned, but for those that say nothing; figures on all of them.
+
+    lost: gets the sessions of which nothing can be run here any more, and why.
+    """
     gate = constants.gate
     asked = [state for state in states for _ in range(gate.count)]
     drawn = model.generate(
@@ -431,11 +451,23 @@ def _round(
         seeds=[derive_seed(constants.train.seed, number * 10_000 + i, "live") for i in range(len(asked))],
         who=Who.POLICY,
     )
-    outcomes = judge.judge_all([(state, one.text) for state, one in zip(asked, drawn, strict=True)])
+    answers = list(zip(asked, drawn, strict=True))
+    judged = list[tuple[HeldOutState, Generated, Outcome]]()
+    for session in dict.fromkeys(state.session for state in states):
+        mine = [(state, one) for state, one in answers if state.session == session]
+        try:
+            found = judge.judge_all([(state, one.text) for state, one in mine])
+        except UNUSABLE as error:
+            lost[session] = f"{session}: {reason_of(error)}"
+            tell(f"nothing is run for session {lost[session]}")
+            continue
+        judged += [(*answer, outcome) for answer, outcome in zip(mine, found, strict=True)]
+    outcomes = [outcome for _, _, outcome in judged]
     valid = [one.novelty for one in outcomes if one.valid]
     rewards = [one.reward for one in outcomes if one.reward is not None]
-    figures = {"round/valid": len(valid) / len(outcomes)}
-    for name, values in (("round/novelty", valid), ("round/reward", rewards)):
+    figures = dict[str, float]()
+    usable = [float(one.valid) for one in outcomes]
+    for name, values in (("round/valid", usable), ("round/novelty", valid), ("round/reward", rewards)):
         if values:
             figures[name] = math.fsum(values) / len(values)
     made = [
@@ -459,7 +491,7 @@ def _round(
             temperature=gate.temperature,
             error="" if outcome.valid else outcome.error,
         )
-        for index, (state, one, outcome) in enumerate(zip(asked, drawn, outcomes, strict=True))
+        for index, (state, one, outcome) in enumerate(judged)
         if outcome.reward is not None and one.ids
     ]
     return made, figures

@@ -149,13 +149,14 @@ class ColdStart:
 class Collapse:
     """When a policy counts as collapsed, and the run stops; None: never.
 
-    entropy: mean of the tokens' distributions; kl: divergence from the base for each token, both in nats. patience:
-    steps in a row on which one of them is met.
+    entropy: mean of the tokens' distributions; kl: divergence from the base for each token, beyond that with which the
+    run began, both in nats. patience: steps in a row on which one of them is met. began: None: as on the first step.
     """
 
     entropy: float | None = 0.02
     kl: float | None = 1.0
     patience: int = 3
+    began: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from autoresearchd.learner.gate.held_out_states import (
 from autoresearchd.learner.gate.judge_answers import Attempt, CheckingJudge, Outcome, RealJudge
 from autoresearchd.learner.gate.promotion_needs import GateSettings
 from autoresearchd.learner.training.load_model import lift_memory_limit
+from autoresearchd.models.client import SHORTEST_REPLY
 from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.launch import reap
 from autoresearchd.store.repository import SqlStore
@@ -152,9 +153,9 @@ def fitting(model: Sampler, states: tuple[HeldOutState, ...], max_tokens: int) -
     """The states whose prompt leaves room for an answer, and how many others there are, by the reason in words."""
     if model.context is None:
         return Gathered(states)
-    room = model.context - max_tokens
-    found = tuple(state for state in states if len(model.encode(state.messages)) <= room)
-    why = f"its prompt and an answer of {max_tokens:,} tokens are longer than the model's context of {model.context:,}"
+    least = min(max_tokens, SHORTEST_REPLY)  # a long prompt shortens its answers
+    found = tuple(state for state in states if len(model.encode(state.messages)) + least <= model.context)
+    why = f"its prompt and an answer of {least:,} tokens are longer than the model's context of {model.context:,}"
     return Gathered(found, {why: len(states) - len(found)} if len(found) < len(states) else {})
 
 

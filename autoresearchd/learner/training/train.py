@@ -30,6 +30,7 @@ from autoresearchd.learner.algorithms.sdpo import SdpoObjective, lessons
 from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
 from autoresearchd.learner.data.examples import Example, imitable, replayable, shuffled
 from autoresearchd.learner.data.trajectories import Trajectory, all_equal
+from autoresearchd.learner.training.load_model import explain_out_of_memory
 from autoresearchd.store.backups import sync
 
 FORMAT = 2
@@ -195,13 +196,21 @@ def collapsed(history: Sequence[Mapping[str, float]], limits: Collapse) -> str:
     entropies = _last(history, "entropy", limits.patience)
     if limits.entropy is not None and entropies and max(entropies) < limits.entropy:
         return f"the policy collapsed: its entropy fell to {entropies[0]:.3g} nats (limit {limits.entropy:g})"
-    divergences = _last(history, "kl_base", limits.patience)
-    if limits.kl is not None and divergences and min(divergences) > limits.kl:
+    divergences, limit = _last(history, "kl_base", limits.patience), _most_kl(history, limits)
+    if divergences and min(divergences) > limit:
         return (
             f"the policy collapsed: its divergence from the base rose to {divergences[0]:.3g} nats for each token "
-            f"(limit {limits.kl:g})"
+            f"(limit {limit:.3g})"
         )
     return ""
+
+
+def _most_kl(history: Sequence[Mapping[str, float]], limits: Collapse) -> float:
+    """Above this the policy has strayed from where its run began: a version in use may be far from the base."""
+    began = limits.began
+    if began is None:
+        began = next((each["kl_base"] for each in history if "kl_base" in each), 0.0)
+    return math.inf if limits.kl is None else limits.kl + began
 
 
 def _last(history: Sequence[Mapping[str, float]], name: str, count: int) -> list[float]:
@@ -318,7 +327,8 @@ class _Loop:
                 loss, figures = objective.loss(part, divergence=divergence)
             except NotFinite:
                 return {"skipped": 1.0}
-            torch.autograd.backward(loss)
+            with explain_out_of_memory("a step of the training"):
+                torch.autograd.backward(loss)
             total += float(loss.detach())
             for name, (value, weight) in figures.items():
                 sums[name] += value * weight
@@ -328,8 +338,9 @@ class _Loop:
 
     def _strayed(self) -> bool:
         """Whether the divergence from the base was above its limit: it is then measured on each step."""
-        last, limit = _last(self._progress.history, "kl_base", 1), self._options.collapse.kl
-        return limit is not None and bool(last) and last[0] > limit
+        history = self._progress.history
+        last = _last(history, "kl_base", 1)
+        return bool(last) and last[0] > _most_kl(history, self._options.collapse)
 
     def _apply(self, figures: dict[str, float]) -> dict[str, float]:
         """A step of the optimiser; nothing is changed where the gradient is not finite, or the learning rate is 0."""

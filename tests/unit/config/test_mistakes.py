@@ -55,6 +55,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_their_lines() -
         ("execution", "memory_mb: abc", "execution.memory_mb", "whole number is needed, found the text 'abc'", "8192"),
         ("", "search: {ranges: {LR: 1..0.1}}", "search.ranges.LR", "lower end, 1, is not below", "1e-5..1e-1"),
         ("", """search: {choices: {OPT: [adam, "b'"]}}""", "search.choices.OPT", "cannot be put in quotes", ""),
+        ("", "search: {ranges: {LR: 1..10 step 2}}", "search.ranges.LR", "is not a range", "1e-5..1e-1"),
         ("", "search: {fixed: [LR], ranges: {LR: 0..1}}", "search.ranges.LR", "named in search.fixed, too", "one"),
         ("execution", "env: {FLAG: true}", "execution.env.FLAG", "found true", "quotes"),
         ("execution", "env: {A.B: x}", "execution.env.A.B", "not a variable name", "letters"),

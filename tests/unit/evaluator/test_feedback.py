@@ -110,6 +110,13 @@ def test_a_metric_without_noise_is_measured_in_shares_of_its_value(sigma: float 
     assert reward(Label.NONE, 0.5, sigma, 0.0).total == 0.5
 
 
+@pytest.mark.parametrize("label", [Label.GATE_MISS, Label.SIZE_BLOCKED, Label.CONSTRAINT])
+def test_what_is_refused_without_a_value_is_no_neutral_outcome(label: Label) -> None:
+    """A version that misses the gate with each program would never be told from one that does nothing."""
+    found = reward(label, None, 1.0, 1.0)
+    assert found is not None and found.total == -1.0
+
+
 @given(st.sampled_from(list(Label)), number, st.none() | st.floats(0, 1e3), number, st.floats(-9, 9), st.floats(0, 1))
 def test_every_reward_is_bounded_and_the_sum_of_its_parts(
     label: Label, improvement: float, sigma: float | None, reference: float, saved: float, distance: float

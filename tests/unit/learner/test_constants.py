@@ -51,6 +51,13 @@ def test_every_constant_arrives_in_the_options_of_a_run() -> None:
             assert constants_of(LearnRequest(algo, options={name: text})) != constants_of(LearnRequest(algo)), name
 
 
+def test_a_constant_that_two_algorithms_have_is_held_to_the_bounds_of_its_own() -> None:
+    pytest.importorskip("torch", reason="pip install 'autoresearchd[learn]'")
+    from autoresearchd.learner.learn import LearnRequest, constants_of
+
+    assert constants_of(LearnRequest("ppo", options={"clip_high": "2.5"})).train.ppo.clip_high == 2.5
+
+
 @pytest.mark.parametrize(
     ("algo", "name", "owners"),
     [("ppo", "beta", "grpo"), ("grpo", "gamma", "ppo"), ("grpo", "top", "sdpo"), ("sdpo", "level", "grpo and ppo")],

@@ -322,6 +322,8 @@ def test_prompts_that_leave_no_room_are_counted_with_the_reason() -> None:
     found = fitting(parrot(), tuple(states(90, 91, 200)), 10)
     assert [state.key for state in found.states] == ["s/0"]
     assert found.left_out == {"its prompt and an answer of 10 tokens are longer than the model's context of 100": 2}
+    long = fitting(parrot(context=1000), tuple(states(500, 744, 745)), 900)
+    assert len(long.states) == 2, "one answer that ran on must not be what all others have to leave room for"
     assert len(fitting(parrot(context=None), tuple(states(1000)), 10).states) == 1
 
 

@@ -27,7 +27,7 @@ from autoresearchd.learner.algorithms.train_options import (
 )
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.load_model import trial_step
-from autoresearchd.learner.training.train import StepFigures, fingerprint, read_checkpoint, write_checkpoint
+from autoresearchd.learner.training.train import StepFigures, collapsed, fingerprint, read_checkpoint, write_checkpoint
 from tests.fakes.learnable import TinyLearnable
 from tests.unit.learner.played import goodness, played, trained
 
@@ -149,6 +149,14 @@ def test_a_policy_that_has_left_its_base_stops_the_run() -> None:
     options = of(Algo.SFT, learning_rate=0.5, kl_every=2, collapse=Collapse(entropy=None, kl=0.05, patience=2))
     found = trained(model, data_of(model), options)
     assert "divergence from the base rose to" in found.stopped and found.steps < 30
+
+
+def test_a_version_that_is_far_from_its_base_may_go_on_learning() -> None:
+    """Each run begins with the version in use: else learning ends for good once it is a nat away."""
+    far = [{"kl_base": 1.1}] * 3
+    assert collapsed(far, Collapse()) == ""
+    assert "limit 2.1" in collapsed([*far, *[{"kl_base": 2.2}] * 3], Collapse())
+    assert "limit 1.5" in collapsed([{"kl_base": 1.6}] * 3, Collapse(began=0.5))
 
 
 def test_somebody_who_asks_to_stop_waits_for_no_more_than_a_part_of_a_batch() -> None:
