@@ -37,9 +37,9 @@ from tables import AXES, SEEDS, Problem, Recipe, recipe_of
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the fakes are those of the tests
 
 from autoresearchd.app.project import Project
+from autoresearchd.config.settings import MOST_BRIEF, ModelSettings
 from autoresearchd.domain.errors import Passed, PolicyError
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.model_settings import MOST_BRIEF, ModelSettings
 from autoresearchd.domain.outlook import Value
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.randomness import derive_seed

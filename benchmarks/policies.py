@@ -24,7 +24,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,10 @@ from autoresearchd.app.compose import laboratory
 from autoresearchd.app.project import Project
 from autoresearchd.app.start import StartOptions, resume, start
 from autoresearchd.config import Overrides, load_task
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import AutoresearchdError
 from autoresearchd.domain.experiment import Experiment, Limits
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.quantities import parse_duration
 from autoresearchd.domain.task import Metric
 from autoresearchd.policy.policy_names import parse_spec
@@ -337,11 +337,10 @@ def mean(values: Iterator[float] | Iterator[int]) -> float:
 
 def rows(policies: Sequence[str], variants: Sequence[str]) -> list[Row]:
     """Policies with the variants that mean something to them."""
-    known = {f.name for f in fields(ModelSettings)}
     for name in variants:
         if name not in VARIANTS:
             raise SystemExit(f"no variant {name!r}: there are {', '.join(VARIANTS)}")
-        unknown = set(VARIANTS[name].settings) - known
+        unknown = set(VARIANTS[name].settings) - set(ModelSettings.model_fields)
         if unknown:
             raise SystemExit(f"variant {name}: config.yaml of this version has no {', '.join(sorted(unknown))}")
     try:

@@ -35,9 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the fakes are th
 
 from sqlalchemy import insert, update
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.experiment import Decision, Experiment, Measurement, RunResult, StageResult, Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import NewSession, ResearchState, Workspace
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.domain.randomness import derive_seed

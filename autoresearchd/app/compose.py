@@ -24,7 +24,7 @@ from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, Use
 from autoresearchd.app.observers import Hooks, Notifier, Observed, targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.config import load_task, parse_task
-from autoresearchd.config.settings import load_settings, settings_path
+from autoresearchd.config.settings import ModelSettings, load_settings, settings_path
 from autoresearchd.config.task_paths import line_in
 from autoresearchd.domain.errors import (
     AutoresearchdError,
@@ -34,7 +34,6 @@ from autoresearchd.domain.errors import (
     UsageError,
 )
 from autoresearchd.domain.experiment import Session, Trial
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Adapters, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.quantities import counted
@@ -114,7 +113,7 @@ def make_executor(spec: str, task: Task | None = None, terms: Terms | None = Non
 
 def _may_compute_here(spec: PolicySpec, settings: ModelSettings) -> bool:
     """Whether a policy's model may be on this machine's GPUs in a process that is not ours: Ollama, a tool, vLLM."""
-    here = urlsplit(settings.base_url).hostname in ("127.0.0.1", "localhost", "::1")
+    here = urlsplit(settings.local.base_url).hostname in ("127.0.0.1", "localhost", "::1")
     return spec.kind == "command" or "ollama" in spec.argument or (spec.kind == LOCAL and here)
 
 
@@ -246,7 +245,7 @@ def laboratory(
             store.mark_notes_seen(session.id, [made.id], number)
 
     observed = Observed(session.tag, task.name, project.journal, project.root)
-    hooks = Hooks(observed, settings.hooks_before, settings.hooks_after, redactor, tell, note)
+    hooks = Hooks(observed, settings.hooks.before, settings.hooks.after, redactor, tell, note)
     notifier = Notifier(observed, targets, tell)
     log = FileSink(layout.daemon_log(project.root), session.tag)
     sink = Fanout([log, hooks, notifier, ServiceStatus(), *sinks], redactor)
@@ -353,7 +352,7 @@ def ends_when_spent(session: Session) -> bool:
     return (
         session.executor.startswith(CLOUD)
         or not parse_spec(session.policy).asks_model
-        or load_settings(os.environ).when_spent == "stop"
+        or load_settings(os.environ).spend.when_reached == "stop"
     )
 
 
@@ -463,7 +462,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         session_usd=lambda: store.totals(session_id).usd,
         day_usd=day.usd,
         session_cap=offer.session.limits.max_usd,
-        day_cap=settings.per_day,
+        day_cap=settings.spend.per_day,
     )
     check = EditCheck(offer.task, store, session_id, offer.site.pristine)
     clients = make_clients(spec, settings, offer.site.source, os.environ, offer.adapters, offer.warn)
@@ -488,7 +487,7 @@ def _with_model(spec: PolicySpec, offer: Offer) -> Policy:
         ending=offer.stop,
     )
     offer.unloads.extend(client.unload for client in clients)
-    if settings.when_spent == "search":
+    if settings.spend.when_reached == "search":
         return CapFallbackPolicy(policy, make_policy(PolicySpec("search"), offer), offer.warn)
     return policy
 
@@ -498,7 +497,7 @@ def _local_model(spec: PolicySpec, settings: ModelSettings, folder: Path) -> tup
     kind, _, rest = spec.argument.partition(":")
     if spec.kind != LOCAL and (spec.kind, kind) != ("agent", LOCAL):
         return None, None
-    name = (spec.argument if spec.kind == LOCAL else rest) or settings.local_model
+    name = (spec.argument if spec.kind == LOCAL else rest) or settings.local.model
     place = folder / Path(name).expanduser()
     return name, place if name and place.exists() else None
 
@@ -547,7 +546,7 @@ def require_model(spec: PolicySpec, settings: ModelSettings, folder: Path, envir
 def endpoint(spec: PolicySpec, settings: ModelSettings, folder: Path) -> str:
     """The address of a policy's model; empty where that is a provider's, one in this process, or none."""
     name, place = _local_model(spec, settings, folder)
-    return settings.base_url if name is not None and place is None else ""
+    return settings.local.base_url if name is not None and place is None else ""
 
 
 def make_clients(
@@ -573,7 +572,7 @@ def make_clients(
         from autoresearchd.models.openai_client import OpenAIClient
 
         key = endpoint_key(settings, environment)
-        url, prices = settings.base_url, settings.prices
+        url, prices = settings.local.base_url, settings.prices
         clients.append(OpenAIClient(url, name, adapters=adapters, warn=warn, key=key, prices=prices))
     hosted = settings.fallbacks if name is not None else (spec.argument, *settings.fallbacks)
     if hosted:
@@ -595,7 +594,7 @@ def endpoint_key(settings: ModelSettings, environment: Mapping[str, str]) -> str
     """The key of the endpoint of ``local``; UsageError where its file cannot be read."""
     from autoresearchd.models.openai_client import read_key
 
-    return read_key(settings.key_file, environment)
+    return read_key(settings.local.key_file, environment)
 
 
 def model_secrets(settings: ModelSettings) -> list[str]:
@@ -603,7 +602,7 @@ def model_secrets(settings: ModelSettings) -> list[str]:
     from autoresearchd.models.openai_client import read_key
 
     found: list[str] = []
-    for path in (settings.key_file, *settings.key_files.values()):
+    for path in (settings.local.key_file, *settings.key_files.values()):
         if path:
             with contextlib.suppress(UsageError):
                 found.extend(secret_parts(read_key(path)))
@@ -636,9 +635,9 @@ def ask_models(
             except OSError as error:
                 tell(f"warning: ${usd:.6f} for asking {names[0]} is not in the book of the day: {error}\n")
 
-    if book is not None and settings.per_day is not None:
+    if book is not None and settings.spend.per_day is not None:
         with contextlib.suppress(OSError):  # told of when the session keeps the book
-            if book.spent(at) >= settings.per_day:
+            if book.spent(at) >= settings.spend.per_day:
                 tell("note: no model is asked now: the cap of the day is reached\n")
                 return
     question = Question(

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.config.settings import NotifySettings
 from autoresearchd.domain.cleaning import one_line, printable
 from autoresearchd.domain.errors import AutoresearchdError, ConfigError, EnvironmentFailure, Interrupted
 from autoresearchd.domain.labels import Status
-from autoresearchd.domain.model_settings import NotifySettings
 from autoresearchd.domain.ports import HOOK_SAYS, Cancel, Event, EventKind, Policy, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.redaction import Redactor
@@ -256,7 +256,7 @@ class Target:
     @property
     def name(self) -> str:
         """How the log calls it."""
-        return Path(self.settings.url_file).name if self.url else f"`{one_line(self.settings.command, 60)}`"
+        return Path(self.settings.url_file or "").name if self.url else f"`{one_line(self.settings.command or '', 60)}`"
 
 
 def targets_of(settings: Sequence[NotifySettings]) -> list[Target]:
@@ -361,7 +361,7 @@ class Notifier:
         title = f"{document['task']} {document['session']}: {str(document['event']).replace('_', ' ')}"
         text = f"{title}: {document['message']}"
         kind, body = "application/json", ""
-        match target.settings.form:
+        match target.settings.format:
             case "text":
                 kind, body = "text/plain; charset=utf-8", text
             case "slack":
@@ -383,7 +383,7 @@ class Notifier:
 
     def _run(self, target: Target, document: Mapping[str, Any]) -> str:
         told = {f"AUTORESEARCHD_{name.upper()}": str(document[name]) for name in ("event", "message")}
-        done = _call(target.settings.command, document, self._observed.root, COMMAND_S, threading.Event(), told)
+        done = _call(target.settings.command or "", document, self._observed.root, COMMAND_S, threading.Event(), told)
         if done.timed_out:
             return f"it did not end in {COMMAND_S:.0f} s"
         return f"exit code {done.exit_code}" if done.exit_code else ""

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from autoresearchd import keys
@@ -33,11 +33,10 @@ from autoresearchd.app.tasks.task_folder import (
     with_large_files,
 )
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
-from autoresearchd.config.settings import load_settings
+from autoresearchd.config.settings import ModelSettings, load_settings
 from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Limits, Session
 from autoresearchd.domain.labels import IMPORTED
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.executor.local import LocalExecutor
@@ -259,9 +258,9 @@ def learning_note(spec: PolicySpec, settings: ModelSettings, folder: Path) -> st
 
 def _overrides(asked: Overrides, settings: ModelSettings) -> Overrides:
     """What the command line says, else what the user has set up where that is not the usual."""
-    usual = {each.name: each.default for each in fields(ModelSettings)}
     missing = [name for name in ("group", "parents") if getattr(asked, name) is None]
-    own = {name: value for name in missing if (value := getattr(settings, name)) != usual[name]}
+    usual = ModelSettings.model_fields
+    own = {name: value for name in missing if (value := getattr(settings, name)) != usual[name].default}
     return replace(asked, **own)
 
 

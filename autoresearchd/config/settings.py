@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
@@ -25,19 +25,12 @@ from autoresearchd.config.yaml_document import (
     without_empty,
 )
 from autoresearchd.domain.errors import ConfigError
-from autoresearchd.domain.model_settings import (
-    MOST_BRIEF,
-    NOTICES,
-    LearnSettings,
-    ModelSettings,
-    Notice,
-    NotifySettings,
-    Price,
-)
 from autoresearchd.domain.redaction import find_secrets
 
 FILE_NAME = "config.yaml"
 VARIABLE = "AUTORESEARCHD_CONFIG"
+MOST_BRIEF = 512
+"""Tokens of an answer to the brief prompt, where the user does not say how long it may be."""
 
 _KEYS_BELONG = (
     "keep keys out of this file: put the key into its provider's variable (e.g. ANTHROPIC_API_KEY), or into a file of "
@@ -64,21 +57,21 @@ PerMillion = Annotated[Number, Field(ge=0, le=1e6)]
 _is_url = must(_is_http, "is not an http address", "write it as http://127.0.0.1:8000/v1")
 
 
-class PriceFile(Section):
+class Price(Section):
     """What a model costs: US dollars for a million tokens."""
 
     input: PerMillion
     output: PerMillion
 
 
-class SpendFile(Section):
-    """What models may cost."""
+class Spend(Section):
+    """What models may cost. per_day: US dollars of all sessions together (UTC)."""
 
     per_day: Dollars | None = None
     when_reached: Literal["stop", "search"] = "stop"
 
 
-class LocalFile(Section):
+class Local(Section):
     """The endpoint of the policy ``local``."""
 
     base_url: Annotated[Line, _is_url, AfterValidator(lambda text: text.rstrip("/"))] = "http://127.0.0.1:8000/v1"
@@ -86,8 +79,8 @@ class LocalFile(Section):
     key_file: Line = ""
 
 
-class AgentFile(Section):
-    """Limits of the policy ``agent``."""
+class Agent(Section):
+    """Limits of the policy ``agent``, for one proposal."""
 
     turns: Annotated[Whole, Field(ge=1, le=1_000)] = 20
     seconds: Seconds = 900.0
@@ -135,8 +128,13 @@ def _schedule(cron: str) -> str:
     return cron
 
 
-class LearnFile(Section):
-    """When and how the daemon makes its local policy better."""
+class LearnSettings(Section):
+    """When and how the daemon makes its local policy better, by itself.
+
+    every: experiments between two learner runs. cron: as crontab(5) has it, in UTC. algo, steps, set: as for ``learn``.
+    pause: whether experiments wait meanwhile: ``always``, ``never``, or ``auto``, where both use the processor, or the
+    only GPU. model: folder of the base model; empty: the one that the policy is asked of.
+    """
 
     every: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
     cron: Annotated[Line, AfterValidator(_schedule)] = ""
@@ -147,21 +145,33 @@ class LearnFile(Section):
     model: Line = ""
     set: Annotated[dict[str, str], BeforeValidator(_plain_options)] = Field(default_factory=dict)
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether the daemon learns at all."""
+        return self.every is not None or bool(self.cron)
 
-class HooksFile(Section):
+
+class Hooks(Section):
     """Commands of the user's own around each experiment."""
 
     before: tuple[Command, ...] = ()
     after: tuple[Command, ...] = ()
 
 
-class NotifyFile(Section):
-    """A place that is told what happens."""
+Notice = Literal["confirmed", "crash_loop", "stall", "budget", "learner", "ended"]
+"""What a user can be told of: docs/agents.md says when."""
+
+
+class NotifySettings(Section):
+    """One place that is told. url_file: has the address of a webhook, which is a secret; command: or what is run.
+
+    format: of what is sent to the address.
+    """
 
     url_file: Line | None = None
     command: Command | None = None
     format: Literal["json", "text", "slack", "discord"] = "json"
-    on: tuple[Notice, ...] = NOTICES
+    on: tuple[Notice, ...] = get_args(Notice)
 
     def conflicts(self) -> Iterator[Conflict]:
         hint = "`url_file: PATH` (a file with the address of a webhook) or `command: CMD`"
@@ -171,8 +181,15 @@ class NotifyFile(Section):
             yield "format", "a command gets JSON on its standard input", "leave format out"
 
 
-class SettingsFile(Section):
-    """All of config.yaml."""
+class ModelSettings(Section):
+    """How models are asked: all of ``config.yaml``.
+
+    policy: what ``--policy auto`` stands for; empty: ``search``. context_tokens, max_tokens: of a prompt, and of an
+    answer. retries: after a passing trouble; reasks: of a malformed answer; repairs: of a failed proposal. structured:
+    None: where the model is known to have it. anonymous: the brief prompt calls constants C1, C2, …: a control for what
+    their names tell. store: of the journal, a URL of PostgreSQL; empty: a file in each repository. docs/policies.md has
+    them all.
+    """
 
     policy: Line = ""
     fallbacks: tuple[Line, ...] = ()
@@ -187,18 +204,18 @@ class SettingsFile(Section):
     prompt: Literal["full", "brief"] = "full"
     structured: Annotated[bool | None, BeforeValidator(_structured)] = None
     anonymous: Flag = False
-    prices: dict[str, PriceFile] = Field(default_factory=dict)
+    prices: dict[str, Price] = Field(default_factory=dict)
     key_files: dict[str, Line] = Field(default_factory=dict)
-    spend: SpendFile = SpendFile()
-    local: LocalFile = LocalFile()
-    agent: AgentFile = AgentFile()
-    learn: LearnFile = LearnFile()
+    spend: Spend = Spend()
+    local: Local = Local()
+    agent: Agent = Agent()
+    learn: LearnSettings = LearnSettings()
     roles: Flag = False
     parents: Literal["incumbent", "puct"] = "incumbent"
     group: Annotated[Whole, Field(ge=1, le=64)] = 1
     store: Line = ""
-    hooks: HooksFile = HooksFile()
-    notify: tuple[NotifyFile, ...] = ()
+    hooks: Hooks = Hooks()
+    notify: tuple[NotifySettings, ...] = ()
 
 
 def settings_path(environment: Mapping[str, str]) -> Path | None:
@@ -240,8 +257,8 @@ def read_settings_text(text: str, *, file: str = FILE_NAME, environment: Mapping
     document = parse_yaml(text, file)
     raise_any(file, _pasted_keys(document, document.root, ()))
     values = without_empty(document.root, keep={("prices",), ("learn", "set")})
-    checked = validated(SettingsFile, values, document, file, advise=_advise)
-    return _settings(checked, Path(file).parent, environment)
+    found = validated(ModelSettings, values, document, file, advise=_advise)
+    return _settled(found, Path(file).parent, environment)
 
 
 def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
@@ -271,7 +288,7 @@ def _advise(place: Place, known: list[str]) -> str:
     key = str(place[-1])
     if _KEY_NAMES.fullmatch(key):
         return _KEYS_BELONG
-    fields = SettingsFile.model_fields.items()
+    fields = ModelSettings.model_fields.items()
     section = next((name for name, field in fields if key in getattr(field.annotation, "model_fields", ())), "")
     if len(place) == 1 and section:
         return f"it belongs to {section}: `{section}: {{{key}: …}}`"
@@ -279,34 +296,17 @@ def _advise(place: Place, known: list[str]) -> str:
 
 
 # ---------------------------------------------------------------------- the settings after validation
-_SECTIONS = ("spend", "local", "agent", "learn", "hooks", "notify")
+def _settled(found: ModelSettings, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
+    """With paths as programs take them, and an answer as short as the prompt asks for."""
 
+    def place(text: str | None) -> str | None:
+        return str(_path(text, folder, environment)) if text else text
 
-def _settings(file: SettingsFile, folder: Path, environment: Mapping[str, str]) -> ModelSettings:
-    values = {key: value for key, value in dict(file).items() if key not in _SECTIONS}
-    local, learn = file.local, file.learn
-    if file.prompt == "brief" and "max_tokens" not in file.model_fields_set:
-        values["max_tokens"] = MOST_BRIEF
-    return ModelSettings(
-        **values
-        | {"prices": {m: Price(p.input, p.output) for m, p in file.prices.items()}}
-        | {"key_files": {name: str(_path(place, folder, environment)) for name, place in file.key_files.items()}}
-        | {f"agent_{key}": value for key, value in file.agent},
-        per_day=file.spend.per_day,
-        when_spent=file.spend.when_reached,
-        base_url=local.base_url,
-        local_model=local.model,
-        key_file=str(_path(local.key_file, folder, environment)) if local.key_file else "",
-        learn=LearnSettings(**{key: value for key, value in learn if key != "set"}, options=dict(learn.set)),
-        hooks_before=file.hooks.before,
-        hooks_after=file.hooks.after,
-        notify=tuple(
-            NotifySettings(
-                str(_path(one.url_file, folder, environment)) if one.url_file else "",
-                one.command or "",
-                one.format,
-                one.on,
-            )
-            for one in file.notify
-        ),
-    )
+    changed: dict[str, object] = {
+        "key_files": {name: place(text) for name, text in found.key_files.items()},
+        "local": found.local.model_copy(update={"key_file": place(found.local.key_file)}),
+        "notify": tuple(one.model_copy(update={"url_file": place(one.url_file)}) for one in found.notify),
+    }
+    if found.prompt == "brief" and "max_tokens" not in found.model_fields_set:
+        changed["max_tokens"] = MOST_BRIEF
+    return found.model_copy(update=changed)

@@ -153,7 +153,7 @@ class LearnerRun:
         self._jobs = LearnerJobs(executor, store, cancel, tell, run_foreign=constants.gate.run_foreign)
         self._checkpoints = layout.state_dir(root) / "learner"
         self._now, self._steps = SystemClock().now, 0
-        name = request.model or load_settings(os.environ).local_model
+        name = request.model or load_settings(os.environ).local.model
         if not name:
             raise UsageError(
                 "no model is named that is to learn",

@@ -16,14 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+from autoresearchd.config.settings import LearnSettings, ModelSettings
 from autoresearchd.domain.errors import AutoresearchdError, Interrupted, SessionLocked
 from autoresearchd.domain.experiment import Session
-from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
 from autoresearchd.domain.ports import Cancel, EventKind, Executor, Learning
 from autoresearchd.learner.training.constant_values import values_of
 from autoresearchd.sandbox.file_locks import hold
@@ -216,7 +215,7 @@ class LearnSchedule:
         arguments = ["learn", "--algo", settings.algo, "--model", self._model]
         if settings.steps is not None:
             arguments += ["--steps", str(settings.steps)]
-        for name, value in settings.options.items():
+        for name, value in settings.set.items():
             arguments += ["--set", f"{name}={value}"]
         self._again = self._mark.exists()
         self._mark.unlink(missing_ok=True)  # if it fails this time, it waits for its next turn
@@ -286,7 +285,7 @@ def schedule_of(
     )
     place = _place(root / session.folder, session, settings, tell) if learn.scheduled else None
     if place is None:
-        learn = replace(learn, every=None, cron="")
+        learn = learn.model_copy(update={"every": None, "cron": ""})
     if not learn.scheduled and not pauses:
         return None
     return LearnSchedule(
@@ -310,7 +309,7 @@ def _place(
     kind, _, named = session.policy.removeprefix("hybrid:").partition(":")
     if kind != "local":
         return None  # it has no answers of a local model, and only waits for a learner that somebody starts
-    name = settings.learn.model or named or settings.local_model
+    name = settings.learn.model or named or settings.local.model
     place = (source / Path(name).expanduser()).resolve()
     if not name or not place.exists():  # a server's name for a model is nothing that a learner could train
         tell(
@@ -320,7 +319,7 @@ def _place(
         )
         return None
     try:
-        values_of(settings.learn.options, settings.learn.algo)
+        values_of(settings.learn.set, settings.learn.algo)
     except AutoresearchdError as error:
         tell(EventKind.WARNING, f"nothing is learned on the schedule: learn.set of config.yaml: {error.what}")
         return None
@@ -329,7 +328,7 @@ def _place(
 
 def _shares(executor: Executor, settings: LearnSettings) -> bool:
     """Whether a learner would compute on what jobs compute on: the processor, or one of the GPUs that slots use."""
-    device, learner = executor.describe().get("device", "cpu"), settings.options.get("device", "auto")
+    device, learner = executor.describe().get("device", "cpu"), settings.set.get("device", "auto")
     if device == "cpu" or learner == "cpu":
         return device == "cpu"
     index = learner.partition(":")[2]  # slots take the first GPUs, and so does a learner that is told no number

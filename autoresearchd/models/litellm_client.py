@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from autoresearchd.config.settings import Price
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import MissingCapability
-from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import client

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from autoresearchd.config.settings import Price
 from autoresearchd.domain.cleaning import clean
 from autoresearchd.domain.errors import MissingCapability, UsageError
-from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.ports import Adapters, Cancel
 from autoresearchd.domain.proposal import Cost

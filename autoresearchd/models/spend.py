@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autoresearchd.config.settings import Price
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
-from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.ports import AnswerLog, Cancel, Policy, ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Proposal
 

@@ -14,10 +14,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.cleaning import printable, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, Passed, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import Cancel, ResearchState
 from autoresearchd.domain.proposal import Generation, Proposal
 from autoresearchd.domain.quantities import counted
@@ -69,7 +69,7 @@ class Shell(Protocol):
 
 @dataclass(eq=False)
 class AgentPolicy(AskingPolicy):
-    """Lets a model edit by commands; ``settings.agent_*`` are the limits of one proposal.
+    """Lets a model edit by commands; ``settings.agent`` has the limits of one proposal.
 
     open_shell: gives a sandboxed shell over a copy of the workspace at the state's parent, which is gone at the end.
     """
@@ -96,7 +96,7 @@ class _Work:
     ) -> None:
         self._means, self._settings, self._state, self._shell = means, means.settings, state, shell
         self._exchange, self._cancel = exchange, cancel
-        self._until = Patience(cancel, clock=means.clock, deadline=means.clock() + means.settings.agent_seconds)
+        self._until = Patience(cancel, clock=means.clock, deadline=means.clock() + means.settings.agent.seconds)
         exchange.prepare(cancel)
         self._parent = self._start = workspace_copy.look(shell.folder, state.task)
         if state.repair is not None:  # the agent begins with the failed edit
@@ -113,7 +113,7 @@ class _Work:
         self._conversation = Conversation(prompt, exchange.count_tokens)
 
     def proposal(self) -> Proposal:
-        turns = self._settings.agent_turns
+        turns = self._settings.agent.turns
         for turn in range(1, turns + 1):
             reply = self._ask(turn)
             step = read(reply.text, reply.finish)
@@ -158,7 +158,7 @@ class _Work:
         if step.submits and has_submitted(ran):
             return self._submit(step, reply, generation, last=last)
         how = f"Ended: {ran.ended}." if ran.ended else f"Exit code {ran.exit_code}."
-        printed = show_printed(ran, self._state.redactor, self._settings.agent_output_bytes)
+        printed = show_printed(ran, self._state.redactor, self._settings.agent.output_bytes)
         told = f"{how}\n{data_block(printed)}" if printed.strip() else f"{how} It printed nothing."
         if step.submits:
             told += f"\n\nNothing was submitted: the command failed, or {SENTINEL} was not on a line of its own."
@@ -205,12 +205,12 @@ class _Work:
             raise Interrupted("the agent was asked to stop")
         if self._until.is_set():
             raise self._limit_of_time()
-        cap = self._settings.agent_usd
+        cap = self._settings.agent.usd
         if cap is not None and sum(cost.usd or 0.0 for cost in self._exchange.costs) >= cap:
             raise self._limit(f"for ${cap:g}", "agent.usd")
 
     def _limit_of_time(self) -> PolicyError:
-        return self._limit(f"within {self._settings.agent_seconds:.0f} s", "agent.seconds")
+        return self._limit(f"within {self._settings.agent.seconds:.0f} s", "agent.seconds")
 
     def _limit(self, which: str, key: str) -> PolicyError:
         unpriced = sum(cost.usd is None for cost in self._exchange.costs)
@@ -248,7 +248,7 @@ a block that is opened and closed by four.
 - Every command starts in the copy's folder, in a new process: files last, while the working directory, variables and \
 background processes do not.
 - There is no network and no GPU, and nothing outside the folder can be written. A command may take \
-{command_seconds:.0f} seconds; of what it prints, {settings.agent_output_bytes} bytes are shown, beginning and end.
+{command_seconds:.0f} seconds; of what it prints, {settings.agent.output_bytes} bytes are shown, beginning and end.
 - Your proposal is what the files that may be edited hold when you submit. Changes of others are thrown away.
 - Do not train here: your edit is run and measured once you have submitted it. Do check that it parses, for example by \
 `python -m py_compile {task.editable[0]}`.
@@ -262,7 +262,7 @@ When the edit is complete, submit it. Write, before the block, one line that is 
 echo {SENTINEL}
 ```
 
-You have {counted(settings.agent_turns, "answer")} and {settings.agent_seconds:.0f} seconds. What is not submitted by \
+You have {counted(settings.agent.turns, "answer")} and {settings.agent.seconds:.0f} seconds. What is not submitted by \
 then is lost.{repair}"""
 
 

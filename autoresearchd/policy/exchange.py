@@ -14,10 +14,10 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.cleaning import clean, printable, storable
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.outlook import Value
 from autoresearchd.domain.ports import AnswerLog, Cancel, Purse, ResearchState
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import Interrupted, MissingCapability
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.task import Evaluation
@@ -39,7 +39,7 @@ EACH = pytest.mark.parametrize("tier", TIERS, ids=lambda tier: tier.name.value)
 CODE = "DEPTH = 4\n"
 SECRET = "the-secret-of-the-user"
 LIMITS = RunLimits(processes=64, threads=256, size=16 << 20, files=2000)
-SETTINGS = ModelSettings(agent_turns=30, agent_seconds=240.0, agent_output_bytes=4000)
+SETTINGS = ModelSettings(agent={"turns": 30, "seconds": 240.0, "output_bytes": 4000})
 NEVER = threading.Event()
 
 pytestmark = pytest.mark.skipif(not TIERS, reason="no sandbox works here")

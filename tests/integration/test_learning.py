@@ -14,8 +14,8 @@ pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 
 from autoresearchd.app.learning import learn, promote
 from autoresearchd.app.models.spending import SessionAnswers
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import MissingCapability, SessionLocked, StoreError, UsageError
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, LearnerStatus, VersionStatus
 from autoresearchd.domain.ports import Cancel
 from autoresearchd.domain.proposal import Cost

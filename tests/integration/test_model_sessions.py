@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from autoresearchd.app.models.spending import SessionAnswers
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import EventKind
 from autoresearchd.evaluator.re_added import KEY
 from autoresearchd.learner.data.read_sessions import label_of, records

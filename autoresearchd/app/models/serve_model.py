@@ -71,7 +71,7 @@ def prepare(
     model: str | None, folder: Path, *, adapter: Path | None, port: int, engine: str, python: str | None
 ) -> ServerCommand:
     """How a server is started. model: None: that of config.yaml."""
-    model = model or load_settings(os.environ).local_model
+    model = model or load_settings(os.environ).local.model
     _place(model, folder)  # what was asked wrongly is said before what this machine lacks
     require_free(port)
     return command_of(model, find_program(engine, python), folder, adapter=adapter, port=port)

@@ -158,7 +158,7 @@ def _base(model: str) -> BaseModel | None:
     if model:
         place = model_place(model, here()) or cached(model, os.environ)
     else:
-        name = load_settings(os.environ).local_model
+        name = load_settings(os.environ).local.model
         place = here() / Path(name).expanduser() if name else None
         if place is not None and not place.exists():
             place = cached(name, os.environ)

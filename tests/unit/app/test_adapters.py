@@ -12,10 +12,10 @@ import pytest
 
 from autoresearchd.app.compose import make_clients
 from autoresearchd.app.learning import prune
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import SessionLocked
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter, VersionStatus
 from autoresearchd.learner.learner_process import hold_learner_lock
 from autoresearchd.learner.versions.adapter_shelf import AdapterShelf, Made
@@ -203,7 +203,7 @@ def test_an_agent_asks_the_plain_model_since_versions_are_not_judged_as_agents(b
     version = bench.version(base=replace(BASE, name="m"))
     answered = []
     with ScriptedServer(model="m", lora=loads()) as scripted:
-        settings = ModelSettings(base_url=scripted.url)
+        settings = ModelSettings(local={"base_url": scripted.url})
         for policy in ("local:m", "agent:local:m"):
             [client] = make_clients(parse_spec(policy), settings, tmp_path, {}, bench.live, bench.told.append)
             answered.append(client.ask(QUESTION, threading.Event()).adapter)

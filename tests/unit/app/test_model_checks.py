@@ -9,8 +9,8 @@ import pytest
 
 from autoresearchd.app import compose as make_policy
 from autoresearchd.app.compose import model_secrets, provider_keys
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.models.client import BrokeOff, ModelError, Trouble
 from autoresearchd.policy.policy_names import parse_spec
@@ -48,7 +48,7 @@ class Desk:
 
     def ask_server(self, url: str, policy: str = "local:m") -> None:
         """The model of a server at this address."""
-        self._start(policy, ModelSettings(base_url=url))
+        self._start(policy, ModelSettings(local={"base_url": url}))
 
     def _start(self, policy: str, settings: ModelSettings) -> None:
         spec = parse_spec(policy)
@@ -185,7 +185,8 @@ def test_a_file_without_a_key_is_refused_before_anything_is_asked(text: str | No
 
 def test_keys_out_of_files_are_known_to_the_redactor(tmp_path: Path) -> None:
     settings = ModelSettings(
-        key_file=written(tmp_path, "local"), key_files={"x": written(tmp_path, "x", "another-key-987654321\n")}
+        local={"key_file": written(tmp_path, "local")},
+        key_files={"x": written(tmp_path, "x", "another-key-987654321\n")},
     )
     redactor = Redactor(model_secrets(settings))
     said = redactor.text(f"the server echoed {KEY} and another-key-987654321")

@@ -14,8 +14,8 @@ import pytest
 
 from autoresearchd.app import observers
 from autoresearchd.app.observers import Hooks, Notifier, Observed, Target, targets_of
+from autoresearchd.config.settings import NotifySettings
 from autoresearchd.domain.errors import ConfigError, PolicyError
-from autoresearchd.domain.model_settings import NotifySettings
 from autoresearchd.domain.ports import Cancel, Event, EventKind, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.redaction import Redactor
@@ -189,7 +189,7 @@ def notifier(targets: list[Target], told: Told, root: Path) -> Notifier:
 
 def test_each_kind_of_news_is_told_once_to_those_who_want_it(inbox: Inbox, tmp_path: Path) -> None:
     told = Told()
-    wants = Target(NotifySettings("hook"), inbox.url)
+    wants = Target(NotifySettings(url_file="hook"), inbox.url)
     only = Target(NotifySettings(command='cat >> "$AUTORESEARCHD_EVENT"', on=("ended",)))
     made = notifier([wants, only], told, tmp_path)
     made.emit(event(EventKind.CONFIRMED, "fell", 3, better=False))
@@ -220,12 +220,12 @@ def test_each_kind_of_news_is_told_once_to_those_who_want_it(inbox: Inbox, tmp_p
 def test_a_session_that_is_at_its_limit_is_no_news_at_each_boot(inbox: Inbox, tmp_path: Path) -> None:
     ends: list[dict[str, Any]] = [{"limit": True}, {"limit": False}]
     for data in ends:
-        made = notifier([Target(NotifySettings("hook"), inbox.url)], Told(), tmp_path)
+        made = notifier([Target(NotifySettings(url_file="hook"), inbox.url)], Told(), tmp_path)
         made.emit(event(EventKind.SESSION_RESUMED, "resumed"))
         made.emit(event(EventKind.SESSION_STOPPED, "stopped", **data))
         made.close()
     assert [json.loads(body)["event"] for body in inbox.bodies] == ["ended"], "what is no limit is told"
-    made = notifier([Target(NotifySettings("hook"), inbox.url)], Told(), tmp_path)
+    made = notifier([Target(NotifySettings(url_file="hook"), inbox.url)], Told(), tmp_path)
     for kind in (EventKind.SESSION_RESUMED, EventKind.BACKING_OFF):
         made.emit(event(kind, "no reply"))
     made.emit(event(EventKind.SESSION_STOPPED, "8 hours are over", limit=True))
@@ -235,7 +235,7 @@ def test_a_session_that_is_at_its_limit_is_no_news_at_each_boot(inbox: Inbox, tm
 
 def test_what_models_wrote_calls_nobody_in_a_chat(inbox: Inbox, tmp_path: Path) -> None:
     forms: list[Any] = ["slack", "discord", "text"]
-    made = notifier([Target(NotifySettings("h", form=form), inbox.url) for form in forms], Told(), tmp_path)
+    made = notifier([Target(NotifySettings(url_file="h", format=form), inbox.url) for form in forms], Told(), tmp_path)
     made.emit(event(EventKind.CONFIRMED, "<!channel> @everyone\x1b[31m\nX-Evil: 1", 4, better=True))
     made.close()
     slack, discord, text = inbox.bodies
@@ -249,8 +249,8 @@ def test_a_place_that_fails_hangs_or_sends_elsewhere_holds_nothing_up_and_its_ad
 ) -> None:
     monkeypatch.setattr(observers, "MOST_WAITING", 2)
     told = Told()
-    inbox.status, broken = 302, Target(NotifySettings("slack-url"), inbox.url)
-    dead = Target(NotifySettings("dead-url"), "http://127.0.0.1:9/T0KEN")
+    inbox.status, broken = 302, Target(NotifySettings(url_file="slack-url"), inbox.url)
+    dead = Target(NotifySettings(url_file="dead-url"), "http://127.0.0.1:9/T0KEN")
     made = notifier([broken, dead], told, tmp_path)
     inbox.release.clear()
     for _ in range(20):  # returns each time, though nobody answers
@@ -267,10 +267,10 @@ def test_a_place_that_fails_hangs_or_sends_elsewhere_holds_nothing_up_and_its_ad
 def test_an_address_that_is_none_is_refused_without_being_shown(text: str, tmp_path: Path) -> None:
     (tmp_path / "url").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        targets_of([NotifySettings(str(tmp_path / "url"))])
+        targets_of([NotifySettings(url_file=str(tmp_path / "url"))])
     assert "webhook" in caught.value.hint and (not text.strip() or text.strip() not in str(caught.value))
     with pytest.raises(ConfigError):
-        targets_of([NotifySettings(str(tmp_path / "gone"))])
+        targets_of([NotifySettings(url_file=str(tmp_path / "gone"))])
 
 
 def test_a_policy_that_refuses_is_not_hidden_by_its_hooks(bench: Bench) -> None:

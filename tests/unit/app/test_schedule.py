@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from autoresearchd.config.settings import LearnSettings, ModelSettings
 from autoresearchd.domain.experiment import Decision
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.model_settings import LearnSettings, ModelSettings
 from autoresearchd.domain.ports import Cancel, EventKind
 from autoresearchd.domain.proposal import ASI
 from autoresearchd.domain.task import Task
@@ -90,7 +90,7 @@ class Watched:
 
 
 def test_a_learner_begins_after_so_many_experiments_and_is_told_what_was_set(tmp_path: Path) -> None:
-    settings = LearnSettings(every=3, algo="ppo", steps=7, options={"learning_rate": "0.001"})
+    settings = LearnSettings(every=3, algo="ppo", steps=7, set={"learning_rate": "0.001"})
     with Watched(tmp_path, WRITE, settings) as w:
         w.count = 2
         w.between()
@@ -211,11 +211,11 @@ def waits_for_learners(root: Path, executor: FakeExecutor, learn: LearnSettings)
     [
         ("cpu", 1, LearnSettings(), True),
         ("cuda:H100", 1, LearnSettings(), True),
-        ("cuda:H100", 2, LearnSettings(options={"device": "cuda:1"}), True),
-        ("cuda:H100", 2, LearnSettings(options={"device": "cuda:2"}), False),
-        ("cuda:H100", 1, LearnSettings(options={"device": "cpu"}), False),
+        ("cuda:H100", 2, LearnSettings(set={"device": "cuda:1"}), True),
+        ("cuda:H100", 2, LearnSettings(set={"device": "cuda:2"}), False),
+        ("cuda:H100", 1, LearnSettings(set={"device": "cpu"}), False),
         ("cpu", 1, LearnSettings(pause="never"), False),
-        ("cuda:H100", 2, LearnSettings(pause="always", options={"device": "cuda:2"}), True),
+        ("cuda:H100", 2, LearnSettings(pause="always", set={"device": "cuda:2"}), True),
     ],
 )
 def test_experiments_are_not_measured_beside_a_learner_on_the_same_device(

@@ -17,8 +17,8 @@ from autoresearchd.app.tasks.job_programs import require_bits, require_programs,
 from autoresearchd.app.tasks.search_space import require_tunable
 from autoresearchd.app.tasks.task_folder import needs_of, who_measures
 from autoresearchd.config import read_task_text
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import ConfigError, MissingCapability, UsageError
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.task import Check, Evaluation, MetricSource, Search, Task
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.workspace.git import GitWorkspace

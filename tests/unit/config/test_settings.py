@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoresearchd.config.settings import load_settings, read_settings_text
+from autoresearchd.config.settings import ModelSettings, NotifySettings, load_settings, read_settings_text
 from autoresearchd.domain.errors import ConfigError
-from autoresearchd.domain.model_settings import ModelSettings, NotifySettings, Price
 
 FULL = """\
 policy: litellm:anthropic/claude-x
@@ -91,14 +90,14 @@ def test_every_key_reaches_the_settings() -> None:
     assert found == ModelSettings(
         policy="litellm:anthropic/claude-x", fallbacks=("openai/gpt-x", "local-model"), context_tokens=32_000,
         max_tokens=4_096, temperature=0.7, timeout=120.0, retries=3, reasks=1, repairs=1,
-        prices={"anthropic/claude-x": Price(3.0, 15.0), "gpt-4.1": Price(0.0, 0.5)}, per_day=20.0,
-        when_spent="search", base_url="http://127.0.0.1:9000/v1", local_model="smollm2",
-        key_file="/etc/ar/keys/local", structured=False, key_files={"anthropic": "/home/me/keys/anthropic"},
-        roles=True, parents="puct", group=4, agent_turns=10, agent_seconds=300.0, agent_output_bytes=5_000,
-        agent_usd=0.5, store="postgresql://me@host/research",
-        hooks_before=("./ideas.sh",), hooks_after=("jq .run_entry >> log",),
+        prices={"anthropic/claude-x": {"input": 3.0, "output": 15.0}, "gpt-4.1": {"input": 0.0, "output": 0.5}},
+        spend={"per_day": 20.0, "when_reached": "search"}, structured=False,
+        local={"base_url": "http://127.0.0.1:9000/v1", "model": "smollm2", "key_file": "/etc/ar/keys/local"},
+        key_files={"anthropic": "/home/me/keys/anthropic"}, roles=True, parents="puct", group=4,
+        agent={"turns": 10, "seconds": 300.0, "output_bytes": 5_000, "usd": 0.5}, store="postgresql://me@host/research",
+        hooks={"before": ("./ideas.sh",), "after": ("jq .run_entry >> log",)},
         notify=(
-            NotifySettings("/home/me/slack-url", form="slack", on=("confirmed", "ended")),
+            NotifySettings(url_file="/home/me/slack-url", format="slack", on=("confirmed", "ended")),
             NotifySettings(command='notify-send "$AUTORESEARCHD_MESSAGE"'),
         ),
     )  # fmt: skip
@@ -199,4 +198,4 @@ def test_a_schedule_is_read_with_its_constants() -> None:
     text += "  set: {learning_rate: 1e-4, checkpointing: true, batch: ~}\n"
     learn = read_settings_text(text).learn
     assert (learn.every, learn.algo, learn.model, learn.scheduled) == (20, "ppo", "models/small", True)
-    assert dict(learn.options) == {"learning_rate": "0.0001", "checkpointing": "true"}
+    assert learn.set == {"learning_rate": "0.0001", "checkpointing": "true"}

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import PolicyError, UsageError
 from autoresearchd.domain.experiment import Decision, Experiment, Run
 from autoresearchd.domain.labels import Label, Phase, Status
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.outlook import PASSED_BY, Outlook, Prospect
 from autoresearchd.domain.policy_versions import BaseModel
 from autoresearchd.domain.ports import ResearchState

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoresearchd.domain.model_settings import ModelSettings
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Cost, Proposal
 from autoresearchd.evaluator.rules.legality import check_edit

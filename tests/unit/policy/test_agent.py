@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import Interrupted, Passed, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.outlook import Outlook
 from autoresearchd.domain.ports import Policy, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Cost, Proposal, Repair
@@ -38,7 +38,7 @@ from tests.fakes.shells import Act, FakeShells, fake_run
 from tests.unit.policy.model_bench import Bench
 
 CODE = "DEPTH = 4\nWIDTH = 64\n"
-SETTINGS = ModelSettings(agent_turns=6, agent_seconds=100.0, reasks=2, retries=0, repairs=2)
+SETTINGS = ModelSettings(agent={"turns": 6, "seconds": 100.0}, reasks=2, retries=0, repairs=2)
 KEY = "correct-horse-battery-staple"
 
 
@@ -177,7 +177,8 @@ def test_a_command_and_a_question_get_no_more_than_the_time_that_is_left() -> No
 def test_money_is_looked_at_before_each_question_and_an_unknown_price_is_said(
     usd: float | None, asked: int, words: str
 ) -> None:
-    agent = Agent(then=say("ls"), settings=replace(SETTINGS, agent_usd=0.02), cost=Cost(usd, 10, 10))
+    limits = SETTINGS.agent.model_copy(update={"usd": 0.02})
+    agent = Agent(then=say("ls"), settings=SETTINGS.model_copy(update={"agent": limits}), cost=Cost(usd, 10, 10))
     error = agent.fails(PolicyError)
     assert len(agent.answers.items) == asked
     assert words in str(error)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import (
     EnvironmentFailure,
     ModelsRefused,
@@ -23,7 +24,6 @@ from autoresearchd.domain.errors import (
 )
 from autoresearchd.domain.experiment import Decision, Experiment, Trial
 from autoresearchd.domain.labels import Label, Status
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.outlook import Outlook
 from autoresearchd.domain.ports import HOOK_SAYS, Cancel, Policy, ResearchState
 from autoresearchd.domain.proposal import ASI, Proposal, Repair
@@ -276,7 +276,8 @@ def test_where_a_model_passes_or_its_answer_is_of_no_use_the_search_proposes_at_
 )
 def test_a_model_sets_one_to_three_constants(answer: str, changes: Mapping[str, Any]) -> None:
     # What was tried before on another program may be on the menu again, and is run as it is offered.
-    bench = Bench(answer, settings=replace(BRIEF, reasks=1), near=lambda state, files, changes: "was tried before")
+    settings = ModelSettings(prompt="brief", reasks=1)
+    bench = Bench(answer, settings=settings, near=lambda state, files, changes: "was tried before")
     made = hybrid(bench, TRIED).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
     assert made.policy == "litellm:m/one" and "passed_by" not in made.asi.extra
     assert made.changes == {f"train.py:{name}": value for name, value in changes.items()}
@@ -489,7 +490,8 @@ def test_messages_that_others_made_are_not_brief() -> None:
 
 
 def test_without_a_name_nothing_of_the_program_is_told() -> None:
-    bench = Bench('{"constant": "C5", "value": 3}', settings=replace(BRIEF, structured=True, anonymous=True))
+    settings = ModelSettings(prompt="brief", reasks=0, structured=True, anonymous=True)
+    bench = Bench('{"constant": "C5", "value": 3}', settings=settings)
     made = hybrid(bench).propose(make_state(TOY, parent=BASE, seed=MODELS), NEVER)
     assert made.changes == {"train.py:DEPTH": 3}
     assert not {"LR", "DEPTH", "Muon"} & set(bench.told(0).replace("_", " ").split())

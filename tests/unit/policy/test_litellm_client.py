@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.config.settings import Price
 from autoresearchd.domain.errors import MissingCapability
-from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models import litellm_client
 from autoresearchd.models.client import ModelClient, ModelError, Trouble, estimate_tokens

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from autoresearchd.config.settings import ModelSettings, Price
 from autoresearchd.domain.errors import EnvironmentFailure, Interrupted, ModelsRefused, PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.model_settings import ModelSettings, Price
 from autoresearchd.domain.ports import Cancel, Policy, ResearchState, TrialHistory
 from autoresearchd.domain.proposal import Cost, Repair
 from autoresearchd.domain.redaction import Redactor

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.config.settings import Price
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.policy_versions import BaseModel, ServedAdapter
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.models.client import ModelClient, ModelError, Trouble

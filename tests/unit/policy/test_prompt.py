@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.model_settings import ModelSettings
 from autoresearchd.domain.ports import ResearchState
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.redaction import Redactor

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from autoresearchd.config.settings import Price
 from autoresearchd.domain.errors import PolicyError, SpendCapReached
-from autoresearchd.domain.model_settings import Price
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Repair
 from autoresearchd.models.spend import CapFallbackPolicy, Caps, WatchedAnswers, priced, total
 from tests.fakes.models import MemoryAnswers
@@ -88,11 +88,11 @@ CALL = Cost(usd=9.99, tokens_in=1_000_000, tokens_out=200_000, seconds=2.0)
     [
         (CALL, TABLE, "anthropic/claude-x", 6.0),
         (CALL, TABLE, "openai/gpt-x", 9.99),
-        (CALL, {"azure/claude-x": Price(1.0, 0.0)}, "anthropic/claude-x", 9.99),
+        (CALL, {"azure/claude-x": Price(input=1.0, output=0.0)}, "anthropic/claude-x", 9.99),
         (Cost(usd=None, tokens_in=5), {}, "mine", None),
         (Cost(usd=None), TABLE, "anthropic/claude-x", None),
         (Cost(usd=0.5), TABLE, "anthropic/claude-x", 0.5),
-        (Cost(usd=None), {"mine": Price(0, 0)}, "mine", 0.0),
+        (Cost(usd=None), {"mine": Price(input=0, output=0)}, "mine", 0.0),
         (Cost(usd=-1.0, tokens_in=-5), {}, "m", None),
         (Cost(usd=math.nan), {}, "m", None),
         (Cost(usd=math.inf), {}, "m", None),
@@ -117,7 +117,7 @@ def test_the_users_price_stands_over_the_providers_and_what_nobody_knows_is_not_
     ],
 )
 def test_a_price_is_found_under_the_name_that_the_user_knows(written: str, asked: tuple[str, ...]) -> None:
-    assert priced(CALL, {written: Price(1.0, 0.0)}, *asked).usd == 1.0
+    assert priced(CALL, {written: Price(input=1.0, output=0.0)}, *asked).usd == 1.0
 
 
 def test_a_sum_with_an_unknown_part_is_unknown() -> None:
