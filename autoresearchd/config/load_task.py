@@ -198,24 +198,17 @@ def _scoring(file: TaskFile, overrides: Overrides) -> domain.Scoring:
 
 
 # ---------------------------------------------------------------------- check.yaml
-def load_check(folder: Path) -> domain.TaskCheck | None:
+def load_check(folder: Path) -> CheckFile | None:
     """What the task of a folder is held to; None where it has no check.yaml. ConfigError tells all its problems."""
     path = folder / CHECK_FILE
     if not path.exists():
         return None
     document = parse_yaml(read_text(path), str(path))
     found = validated(CheckFile, document.root, document, str(path))
-    baseline = {}
     for name, figures in found.baseline.items():
         value, sigma = (document.texts[("baseline", name, key)] for key in ("value", "sigma"))
-        text = f"{value} ± {sigma}"  # as it is written
-        baseline[name] = domain.Documented(figures.value, figures.sigma, text, figures.budget, figures.within)
-    return domain.TaskCheck(
-        baseline=baseline,
-        budget=found.budget,
-        edits=tuple(edit.variant() for edit in found.edits),
-        cheats=tuple(cheat.variant(cheat.expect) for cheat in found.cheats),
-    )
+        figures._text = f"{value} ± {sigma}"
+    return found
 
 
 # ---------------------------------------------------------------------- in the store

@@ -19,7 +19,7 @@ from autoresearchd.config.task_paths import data_path, find_overlaps, hidden_pat
 from autoresearchd.config.yaml_document import shown
 from autoresearchd.domain.labels import RULES, Label
 from autoresearchd.domain.quantities import ordered, parse_bounds, parse_duration
-from autoresearchd.domain.task import Direction, Replacement, TrainingTime, Variant
+from autoresearchd.domain.task import Direction, TrainingTime
 
 
 def _duration(value: Any) -> float:
@@ -445,7 +445,10 @@ _Outcomes = tuple[Annotated[Line, _is_outcome], ...]
 
 
 class Step(Section):
-    """One replacement: ``search`` with one of replace, before and after, or one of append, prepend and text alone."""
+    """One step of a change in one file, the first editable one where none is named.
+
+    It has ``search``, which stands there once, with replace, before or after; or append, prepend or text (all) alone.
+    """
 
     file: InsidePath | None = None
     search: Text | None = None
@@ -457,12 +460,12 @@ class Step(Section):
     text: Text | None = None
 
     @property
-    def given(self) -> list[str]:
-        """Which of the ways to replace it names."""
-        return [name for name in (*_SEARCHED, *_WHOLE) if getattr(self, name) is not None]
+    def given(self) -> dict[str, str]:
+        """What it writes, by the way in which it does: one, after validation."""
+        return {name: text for name in (*_SEARCHED, *_WHOLE) if (text := getattr(self, name)) is not None}
 
     def conflicts(self) -> Iterator[Conflict]:
-        given = self.given
+        given = list(self.given)
         if len(given) != 1:
             yield "", " and ".join(given) or "none of them", f"give one of {', '.join((*_SEARCHED, *_WHOLE))}"
         elif given[0] in _SEARCHED and not self.search:
@@ -477,29 +480,30 @@ class Edit(Section):
     name: Line
     change: Annotated[tuple[Step, ...], Field(min_length=1)]
 
-    def variant(self, expected: Iterable[str] = ()) -> Variant:
-        """This edit as what it means."""
-        steps = (Replacement(s.given[0], getattr(s, s.given[0]), s.search or "", s.file) for s in self.change)
-        return Variant(self.name, tuple(steps), frozenset(map(Label, expected)))
-
 
 class Cheat(Edit):
-    """A dishonest one, and how it may end."""
+    """A dishonest one, and the labels that it may end with."""
 
     expect: Annotated[_Outcomes, BeforeValidator(one_or_many), Field(min_length=1)] = (Label.NO_GAIN,)
 
 
 class Figures(Section):
-    """A documented baseline."""
+    """A baseline as the task's README has it. sigma: of single runs; within: share by which machines may differ."""
 
     value: Number
     sigma: Share
     budget: Seconds | None = None
     within: Share = 0.0
+    _text: str = ""
+
+    @property
+    def text(self) -> str:
+        """``value ± sigma`` as they are written in the file: ``load_check`` puts it here."""
+        return self._text
 
 
 class CheckFile(Section):
-    """All of check.yaml."""
+    """All of check.yaml. baseline: by profile; budget: seconds of training for edits and cheats, None: the task's."""
 
     baseline: dict[str, Figures] = Field(default_factory=dict)
     budget: Seconds | None = None

@@ -1,4 +1,4 @@
-"""A task, ready to run: its metric, task.yaml after validation and the choice of a profile, and how it is checked."""
+"""A task, ready to run: its metric, and task.yaml after validation and the choice of a profile."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, Self
-
-from autoresearchd.domain.labels import Label
 
 
 class Direction(StrEnum):
@@ -269,55 +267,3 @@ class Task:
         more = training - budget.training
         wall = max(training + budget.grace, budget.wall + (2.0 * more if more > 0 else more))
         return replace(self, execution=replace(execution, budget=Budget(training, budget.grace, wall)))
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """One step of a change in one file; None: the first editable one.
-
-    kind: ``replace``, ``before`` or ``after`` where ``search`` stands once; ``append``, ``prepend``; ``text``: all.
-    """
-
-    kind: str
-    text: str
-    search: str = ""
-    file: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """An edit of the program with a name; expected: the labels that a cheat may end with, empty for an honest edit."""
-
-    name: str
-    change: tuple[Replacement, ...]
-    expected: frozenset[Label] = frozenset()
-
-
-SIGMAS = 4.0
-"""In σ: further from the documented baseline than chance takes a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Documented:
-    """A baseline as the task's README has it. sigma: of single runs; within: share by which machines may differ."""
-
-    value: float
-    sigma: float
-    text: str
-    budget: float | None = None
-    within: float = 0.0
-
-    @property
-    def margin(self) -> float:
-        """The difference of a single run from this baseline that says nothing."""
-        return max(SIGMAS * self.sigma, self.within * abs(self.value))
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCheck:
-    """All of it. baseline: by profile; budget: seconds of training for edits and cheats, None: the task's."""
-
-    baseline: Mapping[str, Documented] = field(default_factory=dict)
-    budget: float | None = None
-    edits: tuple[Variant, ...] = ()
-    cheats: tuple[Variant, ...] = ()

@@ -72,6 +72,7 @@ def test_a_task_that_holds_is_told_with_its_figures(folder: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout)[0]
     assert (found["task"], found["ok"], found["values"], found["sigma"]) == ("guess", True, [2.0, 2.0, 2.0], 0.0)
+    assert found["documented"] == {"value": 2.0, "sigma": 0.0, "text": "2.0 ± 0", "budget": None, "within": 0.0}
     assert [cheat["label"] for cheat in found["cheats"]] == ["error", "no_gain", "illegal_edit"]
     assert [edit["right"] for edit in found["edits"]] == [True], "an edit may be better than the baseline"
 

@@ -14,8 +14,9 @@ from autoresearchd.app.tasks.task_folder import task_folder
 from autoresearchd.cli.main import run
 from autoresearchd.config import check_files, load_task
 from autoresearchd.config.load_task import CHECK_FILE, load_check
+from autoresearchd.config.task_schema import CheckFile, Edit
 from autoresearchd.domain.errors import PolicyError
-from autoresearchd.domain.task import Task, TaskCheck, Variant
+from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.rules.legality import check_edit
 from autoresearchd.evaluator.rules.task_variants import changed
 from autoresearchd.policy.search.find_constants import find
@@ -27,11 +28,11 @@ FAST = ("terrain",)
 """Tasks whose short check is made at each test run; that of the others is for the night."""
 
 
-def loaded(folder: Path) -> tuple[Task, TaskCheck]:
+def loaded(folder: Path) -> tuple[Task, CheckFile]:
     return load_task(folder, profile="cpu"), load_check(folder)
 
 
-def edited(folder: Path, task: Task, variant: Variant) -> dict[str, str]:
+def edited(folder: Path, task: Task, variant: Edit) -> dict[str, str]:
     source = folder / task.source_dir
     paths = {*task.editable, *(step.file for step in variant.change if step.file)}
     files = {path: (source / path).read_text("utf-8") for path in paths}

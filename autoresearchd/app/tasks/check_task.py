@@ -26,12 +26,13 @@ from autoresearchd.app.tasks.job_programs import require_bits
 from autoresearchd.app.tasks.task_folder import TASK_FILE, empty_submodules, is_bundled, read_task, with_large_files
 from autoresearchd.config import Overrides, check_files
 from autoresearchd.config.load_task import CHECK_FILE, load_check
+from autoresearchd.config.task_schema import Cheat, CheckFile, Edit, Figures
 from autoresearchd.domain.errors import BaselineError, PolicyError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.domain.quantities import some_of
-from autoresearchd.domain.task import Documented, Task, TaskCheck, Variant
+from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import hint_of, require_bounded
 from autoresearchd.evaluator.keep.noise import estimate_sigma
 from autoresearchd.evaluator.measure.measurement import EVALUATION, EVALUATION_FAILED, TRAINING
@@ -102,7 +103,7 @@ class Held:
     source: str
     values: tuple[float, ...]
     sigma: float | None
-    documented: Documented | None
+    documented: Figures | None
     run_s: float
     evaluation: float
     seconds: float
@@ -128,7 +129,7 @@ def check_held(
     processors are. Raises RepositoryError where no session could start from the folder.
     """
     began = time.monotonic()
-    wanted = load_check(folder) or TaskCheck()
+    wanted = load_check(folder) or CheckFile()
     documented = wanted.baseline.get(profile) if profile else None
     budget = wanted.budget if extent.hurried else documented.budget if documented else None
     with _open_bench(folder, budget, profile, sandbox) as bench:
@@ -226,7 +227,7 @@ class _Bench:
         """Files of the task; empty where there is none."""
         return {path: read_tail(self.pristine / path, _TEXT_BYTES) for path in paths}
 
-    def edited(self, variant: Variant, places: Mapping[str, str]) -> dict[str, str]:
+    def edited(self, variant: Edit, places: Mapping[str, str]) -> dict[str, str]:
         """The files as a variant changes them: the editable ones, and what else it names."""
         first = self.task.editable[0]
         paths = {*self.task.editable, *(step.file or first for step in variant.change)}
@@ -341,7 +342,7 @@ class _Trials:
     """Runs of edits and cheats beside the unedited program, all under one budget and one seed."""
 
     def __init__(
-        self, bench: _Bench, budget: float | None, documented: Documented | None, ended: Sequence[_Ended], at_once: int
+        self, bench: _Bench, budget: float | None, documented: Figures | None, ended: Sequence[_Ended], at_once: int
     ) -> None:
         self._bench, self._budget, self._documented, self._ended = bench, budget, documented, ended
         self._at_once = at_once
@@ -349,7 +350,7 @@ class _Trials:
         self._required = required_symbols(bench.task, self._sources)
         self._places = bench.places()
 
-    def all(self, variants: Sequence[Variant]) -> tuple[Tried, ...]:
+    def all(self, variants: Sequence[Edit]) -> tuple[Tried, ...]:
         """Try them in their order, a few at a time: what they gain is far more than what a busy machine costs.
 
         Where the unedited program has not run under their budget yet it is the first of them, kept waiting as they are.
@@ -357,7 +358,7 @@ class _Trials:
         if not variants:
             return ()
         tried: list[Tried] = []
-        waiting, running = deque(variants), deque[tuple[Variant, RunningProgram | PolicyError]]()
+        waiting, running = deque(variants), deque[tuple[Edit, RunningProgram | PolicyError]]()
         same = self._budget in (None, self._bench.task.execution.budget.training)
         unedited = self._reference(self._ended) if same else self._bench.begin(SEED, None, self._budget)
         while waiting or running:
@@ -380,7 +381,7 @@ class _Trials:
             noise = max(noise, self._documented.sigma * max(1.0, scale))
         return Reference(value, unedited[0].measurement.metrics, pace, noise)
 
-    def _begin(self, variant: Variant) -> RunningProgram | PolicyError:
+    def _begin(self, variant: Edit) -> RunningProgram | PolicyError:
         files = self._bench.edited(variant, self._places)
         try:
             check_edit(self._bench.task, self._files, files, required=self._required)
@@ -388,19 +389,19 @@ class _Trials:
             return error
         return self._bench.begin(SEED, files, self._budget)
 
-    def _judge(self, variant: Variant, running: RunningProgram | PolicyError, unedited: Reference) -> Tried:
+    def _judge(self, variant: Edit, running: RunningProgram | PolicyError, unedited: Reference) -> Tried:
         """An honest edit has to be legal and to give a metric, a cheat to end with a label that it may end with."""
         if isinstance(running, PolicyError):
             label, detail = running.label, running.what
         else:
             ended = _end(running)
             label, detail = verdict(running.request.task, ended.measurement, ended.result, unedited)
-        right = variant.expected or {Label.NONE, Label.NO_GAIN}
+        right = variant.expect if isinstance(variant, Cheat) else (Label.NONE, Label.NO_GAIN)
         if label is Label.NONE and label not in right:
             label, detail = self._beside(variant, unedited)
         return Tried(variant.name, label.value or "better", detail, label in right)
 
-    def _beside(self, variant: Variant, before: Reference) -> tuple[Label, str]:
+    def _beside(self, variant: Edit, before: Reference) -> tuple[Label, str]:
         """What came of a cheat beside the unedited program, on another seed.
 
         The one run that it beat may have been a slow one: in the second or so that cheats get, the curve is steep.

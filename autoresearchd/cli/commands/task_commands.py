@@ -116,7 +116,7 @@ def check(
     checked = [_check(folder, trial, stream, constants=not every) for folder in folders]
     if as_json:
         facts = [
-            {"task": name, "ok": code == 0, **(asdict(held) if held else {}), "faults": list(faults)}
+            {"task": name, "ok": code == 0, **(_facts(held) if held else {}), "faults": list(faults)}
             for name, code, held, faults in checked
         ]
         print(json_text(facts, indent=2))
@@ -192,6 +192,11 @@ def _run_task(
         told += f", documented {documented}, evaluation {share} of it; {edits} edits accepted, {cheats} cheats caught"
         told += f"; {seconds} s in all"
     return told, held.notes, held
+
+
+def _facts(held: Held) -> dict[str, Any]:
+    known = held.documented
+    return asdict(held) | {"documented": known and {**dict(known), "text": known.text}}
 
 
 def _cells(held: Held) -> list[str]:

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from autoresearchd.config.task_schema import Edit, Figures
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import SIGMAS, Documented, Task, Variant
+from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import broken_constraint
 from autoresearchd.evaluator.keep.noise import estimate_sigma, mean
 from autoresearchd.evaluator.rules.run_time import Pace, held
 
+SIGMAS = 4.0
+"""In σ: further from the documented baseline than chance takes a run."""
 DOCUMENTED_RUNS = 5
 """How many runs a documented baseline is taken to come from."""
 
@@ -29,24 +32,25 @@ class Reference:
     sigma: float
 
 
-def changed(variant: Variant, files: Mapping[str, str], first: str, places: Mapping[str, str]) -> dict[str, str]:
+def changed(variant: Edit, files: Mapping[str, str], first: str, places: Mapping[str, str]) -> dict[str, str]:
     """The files that a variant changes (``first`` where a step names none), as it leaves them; ConfigError: no fit."""
     new: dict[str, str] = {}
     for step in variant.change:
-        path = step.file or first
-        text, inserted = new.get(path, files.get(path, "")), step.text
+        ((kind, inserted),) = step.given.items()
+        path, search = step.file or first, step.search or ""
+        text = new.get(path, files.get(path, ""))
         for word, place in places.items():
             inserted = inserted.replace(word, place)
         whole = {"text": inserted, "append": text + inserted, "prepend": inserted + text}
-        beside = {"replace": inserted, "before": inserted + step.search, "after": step.search + inserted}
-        if step.kind not in whole and (times := text.count(step.search)) != 1:
-            line = next((row for row in step.search.splitlines() if row.strip()), "")
+        beside = {"replace": inserted, "before": inserted + search, "after": search + inserted}
+        if kind not in whole and (times := text.count(search)) != 1:
+            line = next((row for row in search.splitlines() if row.strip()), "")
             raise ConfigError(
                 f"{variant.name!r} looks for a text that is in {path} {times} times: {line.strip()[:80]!r}",
                 file="check.yaml",
                 hint=f"write the search as {path} has it now, with as much around it as makes it the only one",
             )
-        new[path] = whole[step.kind] if step.kind in whole else text.replace(step.search, beside[step.kind])
+        new[path] = whole[kind] if kind in whole else text.replace(search, beside[kind])
     return new
 
 
@@ -63,15 +67,16 @@ def verdict(task: Task, measurement: Measurement, result: RunResult, reference: 
     return (Label.NONE if gain > SIGMAS * reference.sigma else Label.NO_GAIN), words
 
 
-def doubts(documented: Documented, values: Sequence[float]) -> list[str]:
+def doubts(documented: Figures, values: Sequence[float]) -> list[str]:
     """In what the runs of a baseline, two or more, differ from the documented one."""
     found, centre, sigma = [], mean(values), estimate_sigma(values) or 0.0
     chance = SIGMAS * documented.sigma * math.sqrt(1 / len(values) + 1 / DOCUMENTED_RUNS)
-    reach = max(chance, documented.within * abs(documented.value))
+    differs = documented.within * abs(documented.value)
+    reach = max(chance, differs)
     # What is written was rounded: a metric without noise would else fail on its last digit.
     if abs(centre - documented.value) > reach + _last_digit(documented.text):
         found.append(f"the baseline is {centre:.6g}, documented as {documented.text} (give or take {reach:.3g})")
-    if sigma > documented.margin + _last_digit(documented.text):
+    if sigma > max(SIGMAS * documented.sigma, differs) + _last_digit(documented.text):
         found.append(f"its noise is {sigma:.3g}, documented as {documented.sigma:.3g}")
     return found
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.config import Overrides, dump_task, load_task, parse_task, read_task_text
 from autoresearchd.config.load_task import CHECK_FILE, load_check
+from autoresearchd.config.task_schema import Step
 from autoresearchd.domain.errors import ConfigError, StoreError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.task import (
@@ -34,7 +35,6 @@ from autoresearchd.domain.task import (
     Metric,
     MetricSource,
     Prompt,
-    Replacement,
     Role,
     Task,
 )
@@ -236,15 +236,15 @@ def test_the_whole_of_it_is_read(tmp_path: Path) -> None:
     assert (figures.value, figures.sigma, figures.budget, figures.within) == (73.4, 1.9, 1.5, 0.15)
     assert figures.text == "73.40 ± 1.9", "as it is written, for it stands so in the README"
     assert check.budget == 1
-    assert check.edits[0].change == (Replacement("replace", "RATE = 0.0005", "RATE = 0.001"),)
+    assert check.edits[0].change == (Step(search="RATE = 0.001", replace="RATE = 0.0005"),)
     first, second, third = check.cheats
     assert first.change == (
-        Replacement("after", "open('@PRIVATE@')\n", "import os\n", "train.py"),
-        Replacement("append", "# end\n"),
+        Step(file="train.py", search="import os\n", after="open('@PRIVATE@')\n"),
+        Step(append="# end\n"),
     )
-    assert first.expected == {Label.ERROR}
-    assert second.expected == {Label.NO_GAIN}, "unless it says otherwise, a cheat is worthless"
-    assert third.expected == {Label.ERROR, Label.METRIC_MISSING}
+    assert first.expect == (Label.ERROR,)
+    assert second.expect == (Label.NO_GAIN,), "unless it says otherwise, a cheat is worthless"
+    assert third.expect == (Label.ERROR, Label.METRIC_MISSING)
 
 
 @pytest.mark.parametrize(

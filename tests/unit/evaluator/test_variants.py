@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autoresearchd.config import read_task_text
+from autoresearchd.config.task_schema import Edit, Figures, Step
 from autoresearchd.domain.errors import ConfigError
 from autoresearchd.domain.experiment import Measurement, RunResult, StageResult
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.task import Documented, Replacement, Variant
 from autoresearchd.evaluator.rules.run_time import Pace
 from autoresearchd.evaluator.rules.task_variants import Reference, changed, doubts, verdict
 
@@ -21,28 +21,28 @@ scoring: {metric: loss, direction: DIRECTION, constraints: [{metric: bytes, max:
 """
 
 
-def variant(*steps: Replacement) -> Variant:
-    return Variant("an edit", steps)
+def variant(*steps: Step) -> Edit:
+    return Edit(name="an edit", change=steps)
 
 
 # ---------------------------------------------------------------------- making an edit
 @pytest.mark.parametrize(
     ("step", "text"),
     [
-        (Replacement("replace", "RATE = 3", "RATE = 1"), PROGRAM.replace("RATE = 1", "RATE = 3")),
-        (Replacement("before", "import os\n", "RATE = 1"), "import os\n" + PROGRAM),
-        (Replacement("after", "MORE = 1\n", "RATE = 1\n"), PROGRAM.replace("STEPS = 2", "MORE = 1\nSTEPS = 2")),
-        (Replacement("append", "# end\n"), PROGRAM + "# end\n"),
-        (Replacement("prepend", "# top\n"), "# top\n" + PROGRAM),
-        (Replacement("text", "pass\n"), "pass\n"),
+        (Step(search="RATE = 1", replace="RATE = 3"), PROGRAM.replace("RATE = 1", "RATE = 3")),
+        (Step(search="RATE = 1", before="import os\n"), "import os\n" + PROGRAM),
+        (Step(search="RATE = 1\n", after="MORE = 1\n"), PROGRAM.replace("STEPS = 2", "MORE = 1\nSTEPS = 2")),
+        (Step(append="# end\n"), PROGRAM + "# end\n"),
+        (Step(prepend="# top\n"), "# top\n" + PROGRAM),
+        (Step(text="pass\n"), "pass\n"),
     ],
 )
-def test_an_edit_is_made_where_it_says(step: Replacement, text: str) -> None:
+def test_an_edit_is_made_where_it_says(step: Step, text: str) -> None:
     assert changed(variant(step), {"train.py": PROGRAM}, "train.py", {}) == {"train.py": text}
 
 
 def test_a_place_is_put_into_what_is_written_and_not_into_what_is_searched() -> None:
-    steps = variant(Replacement("replace", "open('@PRIVATE@')", "RATE = 1"))
+    steps = variant(Step(search="RATE = 1", replace="open('@PRIVATE@')"))
     made = changed(steps, {"train.py": PROGRAM}, "train.py", {"@PRIVATE@": "/s/answers.npy"})
     assert made["train.py"].startswith("open('/s/answers.npy')\n")
 
@@ -50,7 +50,7 @@ def test_a_place_is_put_into_what_is_written_and_not_into_what_is_searched() -> 
 @pytest.mark.parametrize(("search", "times"), [("STEPS", "2 times"), ("GONE", "0 times")])
 def test_a_search_that_does_not_fit_is_told_and_not_passed_over(search: str, times: str) -> None:
     with pytest.raises(ConfigError, match=times):
-        changed(variant(Replacement("replace", "x", search)), {"train.py": PROGRAM}, "train.py", {})
+        changed(variant(Step(search=search, replace="x")), {"train.py": PROGRAM}, "train.py", {})
 
 
 # ---------------------------------------------------------------------- what came of it
@@ -80,10 +80,16 @@ def test_training_on_past_the_budget_is_found_where_it_would_pay() -> None:
 
 
 # ---------------------------------------------------------------------- the documented baseline
+def documented(within: float = 0.0) -> Figures:
+    figures = Figures(value=2.385, sigma=0.017, within=within)
+    figures._text = "2.385 ± 0.017"
+    return figures
+
+
 def test_a_baseline_holds_within_its_noise_and_within_what_another_machine_may_differ() -> None:
-    exact = Documented(2.385, 0.017, "2.385 ± 0.017")
+    exact = documented()
     assert doubts(exact, [2.37, 2.39, 2.40]) == []
     assert "documented as 2.385 ± 0.017" in doubts(exact, [2.47, 2.48, 2.49])[0]
-    slower = Documented(2.385, 0.017, "2.385 ± 0.017", within=0.1)
+    slower = documented(within=0.1)
     assert doubts(slower, [2.47, 2.48, 2.49]) == []
     assert doubts(slower, [2.87, 2.88, 2.89]) != []
