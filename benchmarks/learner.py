@@ -82,7 +82,7 @@ def learned(options: argparse.Namespace, algo: str, control: str, seed: int, par
     facts = folder / "facts.json"
     if facts.exists():
         return {"folder": folder, **json.loads(facts.read_text())}
-    constants = constants_of(LearnRequest(algo if algo != "sft" else "grpo", options={"seed": str(seed)}))
+    constants = constants_of(LearnRequest(algo, options={"seed": str(seed)}))
     said = {"learning_rate": options.rate, **CONTROLS[control]}
     plan = replace(constants.train, algo=Algo(algo), steps=options.steps, batch=options.batch, **said)
     model = LocalModel.load(options.model, replace(constants.model, value_head=algo == "ppo"))
@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=5)
     parser.add_argument("--experiments", type=int, default=48)
     parser.add_argument("--group", type=int, default=4)
-    parser.add_argument("--algos", default="grpo,ppo,sdpo,sft")
+    parser.add_argument("--algos", default="grpo,ppo,sdpo")
     parser.add_argument("--controls", default="rate 0,shuffled")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--control-seeds", type=int, help="of the controls (default: as many)")

@@ -32,7 +32,7 @@ import torch
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Sample, Who
-from autoresearchd.learner.algorithms.train_options import Algo, Collapse, SftOptions, TrainOptions
+from autoresearchd.learner.algorithms.train_options import Algo, Collapse, TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
@@ -43,7 +43,7 @@ from autoresearchd.models.transformers_client import encoded, load_tokenizer
 WORDS = ("the", "of", "and", "to", "in", "is", "it", "for", "on", "as", "with", "by", "at", "from", "this", "that")
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}
 """As a daemon starts its learner: without, a third and more of the peak is what malloc does not give back."""
-ROWS = ("grpo", "ppo", "sdpo", "sft", "trl")
+ROWS = ("grpo", "ppo", "sdpo", "trl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def of_ours(options: argparse.Namespace, algo: Algo) -> dict[str, float]:
     ]  # fmt: skip
     plan = TrainOptions(
         algo, steps=options.steps, batch=len(batch), micro=options.micro, warmup=0, learning_rate=1e-5, kl_every=10**6,
-        collapse=Collapse(entropy=None, kl=None), sft=SftOptions(above=-100.0, kept=False),
+        collapse=Collapse(entropy=None, kl=None),
     )  # fmt: skip
     seen, tokens = [Clocks.now()], []
 

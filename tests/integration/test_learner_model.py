@@ -18,7 +18,7 @@ pytest.importorskip("peft", reason="pip install 'autoresearchd[learn]'")
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.policy_versions import ServedAdapter
 from autoresearchd.learner.algorithms.learnable import Sample, Who
-from autoresearchd.learner.algorithms.train_options import Algo, ColdStart, GrpoOptions, SftOptions, TrainOptions
+from autoresearchd.learner.algorithms.train_options import Algo, ColdStart, GrpoOptions, TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.load_model import ModelOptions
 from autoresearchd.learner.training.local_model import LocalModel
@@ -67,7 +67,7 @@ def test_what_is_learned_becomes_likelier_and_is_saved(smollm2: Path, tmp_path: 
 
 @pytest.mark.nightly  # by day tests/unit/learner does the same with small models
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("algo", [Algo.GRPO, Algo.PPO, Algo.SDPO, Algo.SFT])
+@pytest.mark.parametrize("algo", [Algo.GRPO, Algo.PPO, Algo.SDPO])
 def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(smollm2: Path, algo: Algo) -> None:
     model = LocalModel.load(smollm2, ModelOptions(value_head=algo is Algo.PPO, checkpointing=True))
     prompt = model.encode(MESSAGES)
@@ -88,7 +88,7 @@ def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(smollm2: 
     steps: list[StepFigures] = []
     plan = TrainOptions(
         algo, steps=4, batch=4, micro=4, warmup=0, learning_rate=5e-4, cold_start=ColdStart(allowed=False),
-        sft=SftOptions(kept=False), grpo=GrpoOptions(neighbours=None),
+        grpo=GrpoOptions(neighbours=None),
     )  # fmt: skip
     found = train(model, given, plan, on_step=steps.append)
     assert (found.steps, found.stopped, found.cold_start) == (4, "", "")

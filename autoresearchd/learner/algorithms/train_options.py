@@ -19,7 +19,7 @@ class Algo(StrEnum):
     """What makes the policy better.
 
     Comparison within groups that answered the same state; a value head over a session's experiments; a teacher that has
-    read the feedback; likelihood of the answers that were kept.
+    read the feedback; likelihood of the answers that were kept, in a warm-up.
     """
 
     GRPO = "grpo"
@@ -126,14 +126,6 @@ class SdpoOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class SftOptions:
-    """Which answers are imitated: those that earned more than ``above``, and were kept unless ``kept`` is False."""
-
-    above: float = 0.0
-    kept: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class ColdStart:
     """When the policy is warmed up on kept answers (``sft``) before GRPO or PPO; allowed: False: never.
 
@@ -189,7 +181,6 @@ class TrainOptions:
     grpo: GrpoOptions = GrpoOptions()
     ppo: PpoOptions = PpoOptions()
     sdpo: SdpoOptions = SdpoOptions()
-    sft: SftOptions = SftOptions()
     cold_start: ColdStart = ColdStart()
     collapse: Collapse = Collapse()
 

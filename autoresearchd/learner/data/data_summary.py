@@ -58,7 +58,7 @@ def signal(trajectories: Sequence[Trajectory]) -> Signal:
     return Signal(
         answers=len(trajectories),
         usable=sum(each.usable for each in trajectories),
-        good=sum(each.good() for each in trajectories),
+        good=sum(each.good for each in trajectories),
         groups=len(several),
         informative=sum(not all_equal(given) for given in several),
         singles=len(singles),

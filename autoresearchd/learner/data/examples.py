@@ -12,7 +12,6 @@ import torch
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.randomness import derive_seed
 from autoresearchd.learner.algorithms.learnable import Learnable, Sample
-from autoresearchd.learner.algorithms.train_options import SftOptions
 from autoresearchd.learner.data.trajectories import Split, Trajectory
 from autoresearchd.models.model_files import Source
 from autoresearchd.models.transformers_client import encoded, load_tokenizer
@@ -67,11 +66,11 @@ def replayable(model: Learnable, trajectories: Sequence[Trajectory]) -> Examples
     return _examples(model, trajectories, sample)
 
 
-def imitable(model: Learnable, trajectories: Sequence[Trajectory], options: SftOptions) -> Examples:
+def imitable(model: Learnable, trajectories: Sequence[Trajectory]) -> Examples:
     """Those that are worth imitating, in the order given; where no tokens are stored, the text is tokenized anew."""
 
     def sample(each: Trajectory) -> Sample | str:
-        if not each.good(options.above, kept=options.kept):
+        if not each.good:
             return "not_kept"
         return Sample(_prompt(model, each), each.token_ids or model.tokens(each.completion))
 

@@ -61,9 +61,10 @@ class Trajectory:
         """Whether it held an edit that could be applied."""
         return not self.error and self.label not in (Label.ILLEGAL_EDIT, Label.MALFORMED_ANSWER)
 
-    def good(self, above: float = 0.0, *, kept: bool = True) -> bool:
-        """Whether it is worth imitating: it was kept (unless ``kept`` is False), and earned more than ``above``."""
-        return not self.error and self.reward > above and (not kept or RULES[self.label] is Status.KEEP)
+    @property
+    def good(self) -> bool:
+        """Whether it is worth imitating: it was kept, and earned something."""
+        return not self.error and self.reward > 0 and RULES[self.label] is Status.KEEP
 
     @property
     def prompt_hash(self) -> str:

@@ -107,7 +107,6 @@ class Phase(NamedTuple):
     algo: Algo
     until: int
     begin: Callable[[], Objective]
-    warm_up: bool = False
 
 
 class Plan(NamedTuple):
@@ -122,27 +121,15 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
     """Look at what there is to learn from, and decide. Raises UsageError: there is nothing, in words that say why."""
     answers = counted(len(trajectories), "answer")
     counts = Counter(trajectories=len(trajectories), usable=sum(each.usable for each in trajectories))
-
-    def imitation(kept: Sequence[Example], until: int, *, warm_up: bool) -> Phase:
-        return Phase(Algo.SFT, until, lambda: SftObjective(model, kept, options), warm_up)
-
-    imitated = options.algo is Algo.SFT
-    examples, left_out = imitable(model, trajectories, options.sft) if imitated else replayable(model, trajectories)
+    examples, left_out = replayable(model, trajectories)
     counts["examples"] = len(examples)
     counts.update(left_out)
-    if not examples and imitated:
-        raise UsageError(
-            f"none of {answers} was kept with a reward above {options.sft.above:g}: there is nothing to imitate",
-            hint="run more experiments, or begin with a larger model",
-        )
     if not examples:
         why = ", ".join(f"{name} {count}" for name, count in sorted(left_out.items()))
         raise UsageError(
             f"none of {answers} can be replayed: {why}",
             hint="let a local model propose, whose tokens and log-probabilities are stored",
         )
-    if imitated:
-        return Plan((imitation(examples, options.steps, warm_up=False),), "", counts)
     begin, silent = _begin(model, examples, options, counts)
     reason, steps, kept = silent, options.steps, list[Example]()
     share, cold = counts["usable"] / len(trajectories), options.cold_start
@@ -150,7 +137,7 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
         steps = min(cold.steps, options.steps // 2)
         reason = f"{counts['usable']} of {answers} could be used ({share:.0%}, below {cold.valid_share:.0%})"
     if reason:
-        kept = imitable(model, trajectories, options.sft)[0] if cold.allowed else kept
+        kept = imitable(model, trajectories)[0] if cold.allowed else kept
         counts["kept"] = len(kept)
     if silent and not kept:
         tried = "no answer was kept that" if cold.allowed else "no warm-up is allowed in which"
@@ -161,7 +148,7 @@ def plan(model: Learnable, trajectories: Sequence[Trajectory], options: TrainOpt
     main = Phase(options.algo, options.steps, begin)
     if not kept:
         return Plan((main,), "", counts)
-    warm_up = imitation(kept, steps, warm_up=True)
+    warm_up = Phase(Algo.SFT, steps, lambda: SftObjective(model, kept, options))
     return Plan((warm_up,) if silent else (warm_up, main), reason, counts)
 
 
@@ -180,6 +167,7 @@ def _begin(
         counts["sessions"] = len({each.trajectory.session for each in examples})
         silent = f"all {len(rewards)} rewards are {rewards[0]:g}" if all_equal(rewards) else ""
         return lambda: PpoObjective(model, examples, options), silent
+    assert options.algo is Algo.SDPO, "what imitates is a warm-up only"
     taught = lessons(model, examples, options.sdpo.feedback_chars)
     counts["untaught"] = taught.count(None)
     if counts["untaught"] == len(taught):
@@ -360,7 +348,7 @@ class _Loop:
         progress = self._progress
         progress.steps += 1
         values = {name: value for name, value in values.items() if math.isfinite(value)}
-        if phase.warm_up:
+        if phase.algo is Algo.SFT:
             values["cold_start"] = 1.0
         step = StepFigures(progress.steps, self._options.steps, phase.algo, values)
         progress.history.append(step.flat())

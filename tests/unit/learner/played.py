@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from autoresearchd.domain.labels import Label
 from autoresearchd.learner.algorithms.learnable import Sample
-from autoresearchd.learner.algorithms.train_options import TrainOptions
+from autoresearchd.learner.algorithms.train_options import Algo, TrainOptions
 from autoresearchd.learner.data.trajectories import Trajectory
 from autoresearchd.learner.training.train import StepFigures, Trained, train
 from tests.fakes.learnable import LETTERS, TinyLearnable
@@ -80,5 +81,8 @@ def goodness(model: TinyLearnable, states: Sequence[int] = range(14)) -> float:
 
 
 def trained(model: TinyLearnable, data: Sequence[Trajectory], options: TrainOptions, **more: Any) -> Trained:
+    """Train it. What imitates is a warm-up, and has all steps where GRPO has nothing to compare: equal rewards."""
+    if options.algo is Algo.SFT:
+        options, data = replace(options, algo=Algo.GRPO), [replace(each, reward=1.0) for each in data]
     steps: list[StepFigures] = more.pop("steps", [])
     return train(model, data, options, on_step=more.pop("on_step", steps.append), **more)

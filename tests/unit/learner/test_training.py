@@ -124,11 +124,9 @@ def test_where_few_answers_can_be_used_the_policy_is_warmed_up_first() -> None:
     assert plain.cold_start == "" and not any("cold_start" in each for each in plain.history)
 
 
-def test_imitation_without_anything_kept_and_replay_without_tokens_are_errors() -> None:
+def test_replay_without_tokens_and_teaching_without_feedback_are_errors() -> None:
     model = TinyLearnable()
     data = data_of(model)
-    with pytest.raises(UsageError, match="none of 128 answers was kept"):
-        trained(model, [replace(each, label=Label.NO_GAIN) for each in data], of(Algo.SFT))
     with pytest.raises(UsageError, match="none of 128 answers can be replayed: without_tokens 128"):
         trained(model, [replace(each, token_ids=None) for each in data], of(Algo.GRPO))
     with pytest.raises(UsageError, match="none of 128 answers has feedback"):
