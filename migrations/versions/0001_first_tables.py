@@ -10,8 +10,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -303,28 +301,3 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("session_id", "number", "attempt", name=op.f("pk_proposal_body")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("proposal_body")
-    op.drop_table("run")
-    op.drop_index(op.f("ix_proposal_round_id"), table_name="proposal")
-    op.drop_index("ix_proposal_code_hash", table_name="proposal")
-    op.drop_table("proposal")
-    op.drop_index(op.f("ix_policy_version_session_id"), table_name="policy_version")
-    op.drop_table("policy_version")
-    op.drop_table("asi")
-    op.drop_table("totals")
-    op.drop_table("segment")
-    op.drop_index("ix_note_unseen", table_name="note")
-    op.drop_table("note")
-    op.drop_index(op.f("ix_learner_run_session_id"), table_name="learner_run")
-    op.drop_table("learner_run")
-    op.drop_index("ix_experiment_value", table_name="experiment")
-    op.drop_index("ix_experiment_status", table_name="experiment")
-    op.drop_table("experiment")
-    op.drop_index("ix_event_session", table_name="event")
-    op.drop_table("event")
-    op.drop_index("ix_control_request_pending", table_name="control_request")
-    op.drop_table("control_request")
-    op.drop_table("session")

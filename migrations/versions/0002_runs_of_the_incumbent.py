@@ -10,13 +10,7 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     op.add_column("run", sa.Column("program", sa.Integer(), nullable=True))
-
-
-def downgrade() -> None:
-    op.drop_column("run", "program")

@@ -10,8 +10,6 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -39,9 +37,3 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("session_id", name=op.f("pk_abort_memory")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("abort_memory")
-    op.drop_index(op.f("ix_look_run_id"), table_name="look")
-    op.drop_table("look")

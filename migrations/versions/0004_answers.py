@@ -10,8 +10,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 _TALLIES = """
 INSERT INTO tally (session_id, role, label, decided, keeps, reward)
@@ -102,13 +100,3 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("session_id", "number", name=op.f("pk_visit")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("visit")
-    op.drop_table("tally")
-    op.drop_index("ix_experiment_commit", table_name="experiment")
-    op.drop_column("run", "attempt")
-    op.drop_table("answer_body")
-    op.drop_index("ix_answer_spent", table_name="answer")
-    op.drop_table("answer")

@@ -10,13 +10,7 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     op.add_column("policy_version", sa.Column("reason", sa.Text(), server_default=sa.text("''"), nullable=False))
-
-
-def downgrade() -> None:
-    op.drop_column("policy_version", "reason")
