@@ -379,7 +379,7 @@ def train_live(
         if cancel.is_set():
             stopped = CANCELLED
             break
-        states = [state for state in states if state.session not in lost]
+        states = tuple(state for state in states if state.session not in lost)
         if not states:
             break
         chosen = [states[(number * STATES + i) % len(states)] for i in range(min(STATES, len(states)))]

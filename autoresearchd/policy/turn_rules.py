@@ -30,7 +30,6 @@ _REMEMBERED = 400
 CONSIDERED = 1000
 """How many nodes are scored at most: the best ones. Any other has a lower value, and a prior below 1 / 7,000."""
 _MEASURED = frozenset({Status.KEEP, Status.DISCARD})
-_TIE = 1e-12
 _EXPLORATION = 1.0
 """The c of the formula."""
 
@@ -156,10 +155,11 @@ class Tree:
         span = floor - self._ranked[0][0]
         prior = sum(1.0 / rank for rank in range(1, len(considered) + 1))
         weight = _EXPLORATION * math.sqrt(1 + selections) / prior
-        chosen, highest = -1, -math.inf
-        for rank, (value, number) in enumerate(considered, start=1):
+
+        def score(one: tuple[int, tuple[float, int]]) -> float:
+            rank, (value, number) = one
             quality = max(0.0, (floor - value) / span) if span > 0 else 0.0
-            score = quality + weight / rank / (1 + visits[number])
-            if score > highest + _TIE:
-                chosen, highest = number, score
+            return quality + weight / rank / (1 + visits[number])
+
+        _, (_, chosen) = max(enumerate(considered, start=1), key=score)
         return chosen
