@@ -12,7 +12,7 @@ from autoresearchd.domain.file_content import compressed_size
 from autoresearchd.domain.task import Task
 from autoresearchd.resources import bundled
 
-MAX_EDITABLE_BYTES = 2 * 1024 * 1024
+MAX_EDITABLE_BYTES = 1_000_000
 HIDE_ROOTS = ("{purelib}", "{stdlib}")
 
 
@@ -145,7 +145,7 @@ def _editable_problem(name: str, root: Path) -> tuple[str, str] | None:
         return f"{name!r} is not a regular file", "name a text file"
     hint = "policies edit text: name a UTF-8 text file"
     if path.stat().st_size > MAX_EDITABLE_BYTES:
-        return f"{name!r} is larger than {MAX_EDITABLE_BYTES // 1024 // 1024} MiB", hint
+        return f"{name!r} is larger than {MAX_EDITABLE_BYTES:,} bytes", hint
     data = path.read_bytes()
     try:
         data.decode()

@@ -31,7 +31,12 @@ def serve(
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Where it prints to (default: .autoresearchd/serve.log here)."),
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="Where it prints to (default: .autoresearchd/serve.log where a session is, else "
+            "~/.local/state/autoresearchd/serve-P.log).",
+        ),
     ] = None,
 ) -> None:
     """Serve a model for the policy local, and keep it up.

@@ -135,7 +135,10 @@ def start(
 
 
 def resume(
-    tag: Annotated[str | None, typer.Argument(metavar="[TAG]", help="The session (default: the newest).")] = None,
+    tag: Annotated[
+        str | None,
+        typer.Argument(metavar="[TAG]", help="The session (default: one that runs, else the newest)."),
+    ] = None,
     session: SessionOption = None,
     max_experiments: ExperimentsOption = None,
     max_time: TimeOption = None,

@@ -14,6 +14,7 @@ import tokenize
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES
 from autoresearchd.config.value_positions import MarkupError, kind_of, meaning
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.file_content import compressed_size
@@ -39,7 +40,6 @@ def check_no_secret(redactor: Redactor, old: Mapping[str, str], new: Mapping[str
         )
 
 
-MAX_BYTES = 1_000_000
 MAX_LINES = 20_000
 MAX_TOKENS = 60_000
 """Of one Python file that had no more before: the parser takes up to two kilobytes for each."""
@@ -113,8 +113,8 @@ def _checked(path: str, text: str, before: str) -> str:
         raise _illegal(f"{path} holds a lone surrogate at character {error.start}", "write valid Unicode") from None
     if "\0" in text:
         raise _illegal(f"{path} holds a NUL character at character {text.index(chr(0))}", "write plain text")
-    if size > MAX_BYTES:
-        raise _illegal(f"{path} would be {size:,} bytes long", f"stay below {MAX_BYTES:,} bytes")
+    if size > MAX_EDITABLE_BYTES:
+        raise _illegal(f"{path} would be {size:,} bytes long", f"stay below {MAX_EDITABLE_BYTES:,} bytes")
     lines = text.count("\n")
     if lines > MAX_LINES >= before.count("\n"):
         raise _illegal(f"{path} would have {lines:,} lines", f"stay below {MAX_LINES:,} lines")

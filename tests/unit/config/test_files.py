@@ -56,7 +56,7 @@ EVALUATION = Evaluation("python e.py", private=("lib",))
         ({"data": ("lib", "data/nope.bin")}, ["data: 'data/nope.bin'", "relative to the folder of task.yaml"]),
         ({"data": ("/nowhere/x.bin",)}, ["'/nowhere/x.bin' is not there", "let execution.setup_commands make it"]),
         ({"editable": ("binary",)}, ["not UTF-8"]),
-        ({"editable": ("huge",)}, ["larger than 2 MiB"]),
+        ({"editable": ("huge",)}, ["larger than 1,000,000 bytes"]),
         ({"editable": ("lib",)}, ["not a regular file"]),
         ({"editable": ("link.py",)}, ["symbolic link"]),
         ({"editable": ("linked/model.py",)}, ["'linked' is a symbolic link"]),

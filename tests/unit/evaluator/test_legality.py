@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoresearchd.config.task_paths import MAX_EDITABLE_BYTES
 from autoresearchd.domain.errors import PolicyError
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.redaction import Redactor, mark
-from autoresearchd.evaluator.rules.legality import MAX_BYTES, check_edit, check_no_secret, code_hash, required_symbols
+from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret, code_hash, required_symbols
 from tests.fakes.policies import make_task
 from tests.unit.domain.canaries import TOKENS, letters
 from tests.unit.evaluator.builders import task
@@ -39,7 +40,7 @@ def test_only_the_editable_files_may_be_edited(path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = '\0'\n", "NUL"), ("x = '\ud800'\n", "surrogate"), ("#" * (MAX_BYTES + 1), "bytes"),
+        ("x = '\0'\n", "NUL"), ("x = '\ud800'\n", "surrogate"), ("#" * (MAX_EDITABLE_BYTES + 1), "bytes"),
         ("def f(:\n", "line 1"), ("x = 1\n  y = 2\n", "line 2"), ("(" * 5000, "train.py"),
         ("x = " + "-" * 50_000 + "1", "train.py"), ("x = a" + ".a" * 25_000, "train.py"),
         ("x = a" + ".a" * 490_000, "words and operators"), ("a\n" * 20_001, "20,001 lines"),
