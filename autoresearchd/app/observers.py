@@ -7,12 +7,14 @@ whole environment and not sandboxed: they come from config.yaml, not from a task
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import platform
 import queue
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +39,8 @@ HOOK_S, HOOK_BYTES = 30.0, 8 * 1024
 GIVEN_UP_AFTER = 3
 """Hooks before an experiment that did not end in time, one after the other."""
 POST_S, COMMAND_S, LAST_S = 10.0, 30.0, 20.0
+RETRIES_S = (0.0, 2.0, 5.0)
+"""Pauses before each try to reach a webhook."""
 """What a webhook and a command may take, and how long the end of a session waits for what is still to be told."""
 MOST_WAITING = 64
 CRASHES, STALLED, WAITS_S = 5, 30, 300.0
@@ -225,12 +229,13 @@ class _HookedPolicy:
     """Another policy; what the hooks say stands among its notes. Its name is that of the other."""
 
     def __init__(self, policy: Policy, hooks: Hooks) -> None:
-        self._policy, self._hooks = policy, hooks
+        self._policy, self._hooks, self._said = policy, hooks, (-1, "")
         self.name, self.repairs = policy.name, policy.repairs
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        said = "" if state.repair is not None else self._hooks.before(state.number, cancel)
-        if said:
+        if state.repair is None and state.number != self._said[0]:  # not again where its models are waited for
+            self._said = state.number, self._hooks.before(state.number, cancel)
+        if state.repair is None and (said := self._said[1]):
             state = replace(state, notes=(*state.notes, said))
         return self._policy.propose(state, cancel)
 
@@ -277,6 +282,10 @@ def _url(file: str) -> str:
         ) from error
     if not (url.isascii() and url.isprintable() and " " not in url and url.startswith(("https://", "http://"))):
         raise ConfigError("this is no http address", file=file, hint=hint)
+    if "@" in url.split("/")[2]:
+        raise ConfigError(
+            "a user's name cannot stand in it", file=file, hint=f"{hint}; or have a `command:` call curl -u"
+        )
     return url
 
 
@@ -347,10 +356,14 @@ class Notifier:
 
     def _send(self, target: Target, document: Mapping[str, Any]) -> None:
         """Tell one place; that it fails is said when it begins to."""
-        try:
-            trouble = self._post(target, document) if target.url else self._run(target, document)
-        except AutoresearchdError as error:
-            trouble = error.what
+        for pause in RETRIES_S if target.url and target.name not in self._broken else (0.0,):
+            time.sleep(pause)
+            try:
+                trouble = self._post(target, document) if target.url else self._run(target, document)
+            except AutoresearchdError as error:
+                trouble = error.what
+            if not trouble or trouble.startswith(("HTTP 3", "HTTP 4")):
+                break
         if not trouble:
             self._broken.discard(target.name)
         elif target.name not in self._broken:
@@ -377,7 +390,7 @@ class Notifier:
                 return ""
         except urllib.error.HTTPError as error:
             return f"HTTP {error.code}"
-        except (OSError, ValueError) as error:  # its text may quote the address
+        except (OSError, ValueError, http.client.HTTPException) as error:  # its text may quote the address
             reason = getattr(error, "reason", None)
             return f"{type(error).__name__}" + (f" ({reason.strerror})" if isinstance(reason, OSError) else "")
 

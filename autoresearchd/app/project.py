@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ class Project:
         place = shared.begin(self.database)
         if isinstance(place, shared.Shared):
             return SqlStore.open(place).hide(keys.redactor(folder=self.root))
-        held = holders(self.locks)
+        held = {tag: pid for tag, pid in holders(self.locks).items() if pid != os.getpid()}  # a repair holds them all
         if older := health.older_revision(self.database) if held else "":
             named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
             kill = " and ".join(f"`kill -TERM {pid}`" for pid in held.values())

@@ -283,7 +283,13 @@ def _complete(project: Project, draft: Draft, tags: list[str], report: Report) -
     known, executor = {session.tag: session for session in draft.sessions()}, make_executor("local")
     for tag in tags:
         if tag not in known:
-            new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
+            try:
+                new, at = plan_session(project, tag, seed=secrets.randbelow(2**31))
+            except UsageError as error:
+                if len(tags) == 1:
+                    raise
+                report.notes.append(f"session {tag} is left out: {error.what}")
+                continue
             report.notes.append(
                 f"session {tag}: neither a backup nor the database knows it, so it is rebuilt from git alone: "
                 f"task and folder are those of its first commit, policy {new.policy}"

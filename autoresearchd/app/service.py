@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoresearchd.app.project import Project
+from autoresearchd.config.settings import for_elsewhere
 from autoresearchd.domain.errors import MissingCapability, UsageError
 from autoresearchd.workspace.files import disk_errors
 
@@ -37,7 +38,8 @@ WorkingDirectory={folder}
 {environment}
 EnvironmentFile=-%E/{file}
 ExecStart={resume}
-ExecStop={stop}
+# systemd's own TERM comes second, and means at once. By the process: a session may have moved to another machine.
+ExecStop=-/bin/sh -c 'kill -INT $$MAINPID'
 Restart=on-failure
 RestartSec=30s
 # Nothing that a restart would fix: a mistake, a baseline that fails, a limit, something missing, another daemon.
@@ -71,10 +73,9 @@ class Service:
 
     def text(self, environment: Mapping[str, str]) -> bytes:
         """The unit. UsageError: the path of the repository, or a variable, cannot be written into one."""
-        kept = {name: environment[name] for name in _KEPT if environment.get(name)}
+        kept = {name: value for name, value in for_elsewhere(environment).items() if name in _KEPT and value}
         if any(not value.isprintable() for value in (str(self.root), sys.executable, *kept.values())):
             raise UsageError("a path or a variable has a control character in it", hint="rename the folder")
-        call = [sys.executable, "-P", "-m", "autoresearchd"]
         lines = [f"Environment={_quoted(f'{name}={value}')}" for name, value in kept.items()]
         return _UNIT.format(
             tag=self.tag,
@@ -82,8 +83,9 @@ class Service:
             folder=str(self.root).replace("%", "%%"),
             environment="\n".join(lines),
             file=ENVIRONMENT,
-            resume=_command([*call, "resume", self.tag, "--foreground", "--quiet"]),
-            stop=_command([*call, "stop", "--now", "--session", self.tag]),
+            resume=_command(
+                [sys.executable, "-P", "-m", "autoresearchd", "resume", self.tag, "--foreground", "--quiet"]
+            ),
         ).encode()
 
 

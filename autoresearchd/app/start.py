@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,10 +34,10 @@ from autoresearchd.app.tasks.task_folder import (
     with_large_files,
 )
 from autoresearchd.config import Overrides, check_files, dump_task, parse_task
-from autoresearchd.config.settings import ModelSettings, load_settings
+from autoresearchd.config.settings import ModelSettings, for_elsewhere, load_settings
 from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Limits, Session
-from autoresearchd.domain.labels import IMPORTED
+from autoresearchd.domain.labels import IMPORTED, SessionState
 from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.executor.local import LocalExecutor
@@ -46,7 +47,7 @@ from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.measuring.run_files import clean_logs
 from autoresearchd.loop.messages import is_baseline
 from autoresearchd.loop.upkeep.housekeeping import note_reason
-from autoresearchd.loop.upkeep.service_manager import notify
+from autoresearchd.loop.upkeep.service_manager import notify, serves
 from autoresearchd.loop.upkeep.session_lock import SessionLock, already_held, announce, starting
 from autoresearchd.policy.policy_names import PolicySpec, parse_spec
 from autoresearchd.policy.roles import preset
@@ -391,6 +392,8 @@ def run(
             workspace, base = lab.workspace, session.base_commit
             assert isinstance(workspace, GitWorkspace)
             check_journal(store, workspace, session)
+        if session.state is SessionState.PAUSED and serves():  # a restart by the service is nobody's wish to go on
+            lab.stop.paused.set()
         if unchecked:
             lab.emit(EventKind.WARNING, unchecked)
         with _discarded(project, store, session, errors.BaselineError, errors.LimitReached, errors.MissingCapability):
@@ -464,6 +467,7 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
         daemon = subprocess.Popen(
             [sys.executable, "-P", "-m", "autoresearchd", "resume", tag, "--foreground", "--quiet"],
             cwd=project.root,
+            env=for_elsewhere(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
@@ -484,6 +488,9 @@ def detach(project: Project, tag: str, *, wait: bool) -> int:
         return 0
     if code:
         _say(complaints.read_text("utf-8", "replace"))
+    if code and code < 0:
+        _say(f"the daemon was killed by {signal.Signals(-code).name}; `autoresearchd resume {tag}` goes on\n")
+        code = 128 - code
     return code
 
 

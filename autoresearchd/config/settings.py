@@ -228,6 +228,12 @@ def settings_path(environment: Mapping[str, str]) -> Path | None:
     return Path(environment["HOME"], ".config", "autoresearchd", FILE_NAME) if environment.get("HOME") else None
 
 
+def for_elsewhere(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a program that is started in another folder: it is to find the same settings."""
+    named = environment.get(VARIABLE)
+    return {**environment, VARIABLE: str(_path(named, Path.cwd(), environment))} if named else dict(environment)
+
+
 def load_settings(environment: Mapping[str, str]) -> ModelSettings:
     """The user's settings; the defaults where there is no file (``/dev/null`` stands for none).
 

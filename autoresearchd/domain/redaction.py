@@ -39,6 +39,7 @@ _ASSIGNMENT = re.compile(
     re.M,
 )
 _NETRC = re.compile(r"\bpassword[ \t\n]{1,8}(?P<value>[^\s]{8,1024})")
+_KEY_OF_AWS = re.compile(r"[A-Za-z0-9+/]{40}")
 _BARE = re.compile(r"\s*([^\s:={}\[\]\"']{16,1024})\s*")
 
 
@@ -54,7 +55,9 @@ def is_telling(name: str) -> bool:
 
 def is_secret(value: str) -> bool:
     """Whether a value is long enough, and no number, switch or path."""
-    harmless = _NUMBER_OR_WORD.fullmatch(value) or value.startswith(("/", "~/", "./", "../"))
+    # One key of AWS in 64 begins with a slash.
+    path = value.startswith(("/", "~/", "./", "../")) and not _KEY_OF_AWS.fullmatch(value)
+    harmless = _NUMBER_OR_WORD.fullmatch(value) or path
     return SHORTEST <= len(value) <= _LONGEST and not harmless
 
 
@@ -208,8 +211,11 @@ FORMATS: tuple[Format, ...] = (
     *_family("slack", ("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"), r"[A-Za-z0-9-]{10,}+"),
     _prefixed("slack", "xapp-", r"[0-9]-[A-Za-z0-9-]{10,}+"),
     Format(
-        "slack", ("hooks.slack.com/",), r"hooks\.slack\.com/(?P<secret>(?:services|workflows)/[A-Za-z0-9/_-]{20,}+)"
+        "slack",
+        ("hooks.slack.com/",),
+        r"hooks\.slack\.com/(?P<secret>(?:services|workflows|triggers)/[A-Za-z0-9/_-]{20,}+)",
     ),
+    Format("discord", ("/api/webhooks/",), r"/api/webhooks/(?P<secret>[0-9]{15,22}/[A-Za-z0-9_-]{50,}+)"),
     *_family("stripe", ("sk_live_", "sk_test_", "rk_live_", "rk_test_"), r"[A-Za-z0-9]{16,}+"),
     _prefixed("stripe", "whsec_", r"[A-Za-z0-9+/=]{20,}+"),
     _prefixed("wandb", "wandb_v1_", r"[A-Za-z0-9_]{40,}+"),

@@ -63,7 +63,7 @@ class StopSwitch:
         self._soon.set()
 
     def request(self, reason: str, *, now: bool = False, signal: int | None = None) -> None:
-        """Ask to stop; the second request, or one with ``now``, means at once. For signal handlers: takes no lock."""
+        """Ask to stop; the second request, or one with ``now``, means at once."""
         self.signal = self.signal if self.signal is not None else signal
         self.reason = self.reason or reason  # before the loop can see that it is to stop
         if now or self.asked:

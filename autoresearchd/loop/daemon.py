@@ -6,11 +6,12 @@ import contextlib
 import logging
 import logging.handlers
 import os
+import queue
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from autoresearchd.domain import errors
 from autoresearchd.domain.cleaning import printable
@@ -29,19 +30,31 @@ from autoresearchd.loop.upkeep.session_lock import SessionLock
 PREPARE_ATTEMPTS = 3
 
 
+def stopping() -> list[signal.Signals]:
+    """The signals that end what runs: TERM, INT, and HUP where nohup(1) has not taken it away."""
+    hung_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hung_up]
+
+
 @contextmanager
 def signals(stop: StopSwitch) -> Iterator[None]:
     """TERM, INT and HUP stop after the running experiment; the second one stops at once."""
+    came = queue.SimpleQueue[int]()  # which a handler may use; the locks of a switch it may have interrupted
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop.request(f"signal {signal.Signals(number).name}", signal=number)
+    def relay() -> None:
+        while number := came.get():
+            stop.request(f"signal {signal.Signals(number).name}", signal=number)
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    thread = threading.Thread(target=relay, name="signals", daemon=True)
+    thread.start()
+    previous = {number: signal.signal(number, lambda number, frame: came.put(number)) for number in stopping()}
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        came.put(0)
+        thread.join()
 
 
 def serve(

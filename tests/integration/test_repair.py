@@ -265,6 +265,23 @@ def test_without_database_and_backup_git_alone_gives_the_session_back(site: Site
     assert found[-1].segment == 1, "what runs now is measured against a baseline of its own"
 
 
+def test_a_session_that_git_cannot_give_back_holds_up_no_other(site: Site) -> None:
+    """Refs of a session without a task come with a fetch from elsewhere."""
+    empty = site.bench.git("commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-m", "nothing")
+    site.bench.git("update-ref", "refs/autoresearch/old/0", empty)
+    site.stop(checkpoint=True)
+    site.database.write_bytes(b"nonsense" * 1000)
+    assert any("session old is left out" in note for note in site.repair().notes)
+    site.check(site.go_on(AFTER + 3))
+
+
+def test_a_repair_takes_itself_for_no_daemon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds all locks, and after an upgrade told the user to kill the repair."""
+    monkeypatch.setattr(health, "older_revision", lambda database: "0008")
+    with SessionLock(layout.lock_path(site.bench.root, "t"), "t"):
+        Project.at(site.bench.root).open_store().close()
+
+
 def test_every_generation_of_damage_is_kept(site: Site) -> None:
     site.stop(checkpoint=True)
     for _ in range(2):

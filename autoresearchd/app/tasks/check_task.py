@@ -42,6 +42,7 @@ from autoresearchd.evaluator.rules.run_time import STARVED, about_budget, pace_o
 from autoresearchd.evaluator.rules.task_variants import Reference, changed, doubts, verdict
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import find_data
+from autoresearchd.loop.daemon import stopping
 from autoresearchd.loop.measuring.advice import hint_job
 from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_sources
 from autoresearchd.loop.run import RunningProgram, launch
@@ -324,7 +325,7 @@ def repository_notes(folder: Path) -> tuple[str, ...]:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """TERM, INT and HUP end the check in an orderly way, once: what was made for it is removed."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    numbers = stopping()
 
     def end(number: int, frame: FrameType | None) -> None:
         for other in numbers:

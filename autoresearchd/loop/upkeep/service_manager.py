@@ -19,11 +19,16 @@ _SHOWN = frozenset(
 )  # fmt: skip
 
 
+def serves() -> bool:
+    """Whether a service manager has started this process, and listens."""
+    return os.environ.get("NOTIFY_SOCKET", "").startswith(("/", "@"))
+
+
 def notify(**fields: str) -> None:
     """Send ``READY="1"`` and the like, where a manager listens; that it cannot be told is nothing to stop for."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")):
+    if not serves():
         return
+    address = os.environ["NOTIFY_SOCKET"]
     text = "\n".join(f"{name}={one_line(value, _LONGEST)}" for name, value in fields.items())
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.settimeout(_WAIT_S)

@@ -15,7 +15,7 @@ import pytest
 from autoresearchd.app import observers
 from autoresearchd.app.observers import Hooks, Notifier, Observed, Target, targets_of
 from autoresearchd.config.settings import NotifySettings
-from autoresearchd.domain.errors import ConfigError, PolicyError
+from autoresearchd.domain.errors import ConfigError, EnvironmentFailure, PolicyError
 from autoresearchd.domain.ports import Cancel, Event, EventKind, ResearchState
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.redaction import Redactor
@@ -144,7 +144,7 @@ class Inbox:
     def __init__(self) -> None:
         self.bodies: list[str] = []
         self.headers: list[Any] = []
-        self.status, self.release = 200, threading.Event()
+        self.status, self.fails, self.release = 200, 0, threading.Event()
         self.release.set()
         inbox = self
 
@@ -153,7 +153,8 @@ class Inbox:
                 inbox.bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 inbox.headers.append(dict(self.headers))
                 inbox.release.wait()
-                self.send_response(inbox.status)
+                inbox.fails -= 1
+                self.send_response(503 if inbox.fails >= 0 else inbox.status)
                 self.send_header("Location", "http://127.0.0.1:9/elsewhere")
                 self.end_headers()
 
@@ -263,7 +264,19 @@ def test_a_place_that_fails_hangs_or_sends_elsewhere_holds_nothing_up_and_its_ad
     assert "left out" in text and "T0KEN" not in text
 
 
-@pytest.mark.parametrize("text", ["", "file:///etc/passwd\n", "ftp://host/x", "https://host/a b", "no address"])
+def test_news_survive_a_hiccup_of_their_place(inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observers, "RETRIES_S", (0.0, 0.0, 0.0))
+    told, inbox.fails = Told(), 2
+    made = notifier([Target(NotifySettings(url_file="hook"), inbox.url)], told, tmp_path)
+    made.emit(event(EventKind.SESSION_STOPPED, "stopped"))
+    made.close()
+    assert len(inbox.bodies) == 3 and not told.lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://me:hunter2pw77@host/x", "", "file:///etc/passwd\n", "ftp://host/x", "https://host/a b", "no address"],
+)
 def test_an_address_that_is_none_is_refused_without_being_shown(text: str, tmp_path: Path) -> None:
     (tmp_path / "url").write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -271,6 +284,23 @@ def test_an_address_that_is_none_is_refused_without_being_shown(text: str, tmp_p
     assert "webhook" in caught.value.hint and (not text.strip() or text.strip() not in str(caught.value))
     with pytest.raises(ConfigError):
         targets_of([NotifySettings(url_file=str(tmp_path / "gone"))])
+
+
+def test_hooks_run_once_for_an_experiment_whose_model_is_waited_for(bench: Bench) -> None:
+    class Away:
+        name, repairs, notes = "scripted", 0, list[tuple[str, ...]]()
+
+        def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
+            self.notes.append(state.notes)
+            raise EnvironmentFailure("no model gave a reply")
+
+    bench.run(0)
+    policy, away = hooks(bench, Told(), before=("echo x >> ran; echo a word",)).around(Away()), Away
+    for number in (1, 1, 1, 2):
+        with pytest.raises(EnvironmentFailure):
+            policy.propose(ResearchState("t", number, "c", bench.task, {}), NEVER)
+    assert (bench.root / "ran").read_text() == "x\n" * 2
+    assert all("a word" in str(notes) for notes in away.notes)
 
 
 def test_a_policy_that_refuses_is_not_hidden_by_its_hooks(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from autoresearchd.app.service import Service
 from autoresearchd.cli.commands.doctor_command import _apple_gpu
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.ports import Event, EventKind
+from autoresearchd.loop.context import StopSwitch
+from autoresearchd.loop.daemon import signals
 from autoresearchd.loop.upkeep.service_manager import ServiceStatus, notify
 
 ENVIRONMENT = {"PATH": "/opt/my tools/50%:/bin", "LANG": "C.UTF-8", "OPENAI_API_KEY": "sk-not-in-a-file", "HOME": "/x"}
@@ -47,10 +50,34 @@ def test_the_unit_says_what_it_is_to_say_and_holds_no_key(tmp_path: Path) -> Non
     assert 'Environment="PATH=/opt/my tools/50%%:/bin"' in text
     assert '100%% "o\'clock"' in text and "sk-not" not in text
     assert f'ExecStart="{sys.executable}" "-P" "-m" "autoresearchd" "resume" "nov21" "--foreground" "--quiet"' in text
+    assert "ExecStop=-/bin/sh -c 'kill -INT $$MAINPID'" in text, "by name another machine's daemon may be meant"
     for line in ("Type=notify", "WatchdogSec=5min", "Restart=on-failure", "RestartPreventExitStatus=2 3 4 5 75"):
         assert line in text.splitlines()
     with pytest.raises(UsageError):
         made(tmp_path, "two\nlines").text(ENVIRONMENT)
+
+
+def test_settings_that_are_named_from_here_are_found_from_the_units_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = made(tmp_path).text({**ENVIRONMENT, "AUTORESEARCHD_CONFIG": "my.yaml"}).decode()
+    assert f'Environment="AUTORESEARCHD_CONFIG={tmp_path}/my.yaml"' in text
+
+
+def test_signals_stop_but_for_one_that_nohup_has_taken_away() -> None:
+    switch, before = StopSwitch(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals(switch):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not switch.is_set()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert switch.wait(60) and switch.reason == "signal SIGINT" and not switch.now.is_set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert switch.now.wait(60)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_manager_is_told_and_one_that_is_away_or_full_holds_nothing_up(

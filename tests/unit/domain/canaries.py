@@ -38,6 +38,8 @@ TOKENS: dict[str, str] = {
 """Secrets that are known by themselves, wherever they stand."""
 
 IN_CONTEXT: dict[str, tuple[str, str]] = {
+    "discord": ("https://discord.com/api/" + "webhooks/{}", letters(18, string.digits) + "/" + letters(68)),
+    "slack-trigger": ("https://hooks.slack" + ".com/triggers/{}", letters(11) + "/" + letters(32)),
     "aws-secret": ("aws_secret_access_key = {}\n", letters(40, string.ascii_letters + string.digits + "/+")),
     "aws-secret-json": ('{{"SecretAccessKey": "{}"}}', letters(40)),
     "azure-storage": ("AccountName=x;AccountKey={};EndpointSuffix=y", base64.b64encode(letters(64).encode()).decode()),

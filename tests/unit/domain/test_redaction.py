@@ -223,6 +223,8 @@ def test_short_values_numbers_switches_and_paths_are_no_secrets() -> None:
     environment = {"A_KEY": "1234567", "MAX_TOKEN": "16384000", "USE_TOKEN": "disabled", "KEY": "/home/user/key.json"}
     assert not list(secrets_of_environment(environment))
     assert list(secrets_of_environment({"A_KEY": "12345678x"})) == ["12345678x"]
+    aws = "/k7MDENG+bPxRfiCYEXAMPLEKEY0123456789abc"
+    assert list(secrets_of_environment({"AWS_SECRET_ACCESS_KEY": aws})) == [aws]
 
 
 @pytest.mark.parametrize(
