@@ -21,7 +21,7 @@ from torch.nn import functional as F
 # Model
 DEPTH = 1
 WIDTH = 64
-HEADS = 2
+HEADS = 2  # one of: 1, 2, 4
 MLP_RATIO = 2
 NGRAMS = 3  # bytes of the longest n-gram with an embedding
 BUCKETS = 4096  # rows of the table of each length above 1

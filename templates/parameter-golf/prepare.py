@@ -37,12 +37,14 @@ def documents(shards: Iterable[int], folder: Path) -> Iterator[bytes]:
 
     for shard in shards:
         path = folder / "shard.parquet"
-        urllib.request.urlretrieve(HUB_URL.format(shard), path)
-        file = pq.ParquetFile(path)
-        for group in range(file.num_row_groups):
-            for text in file.read_row_group(group, columns=["text"]).column("text").to_pylist():
-                yield text.encode("utf-8", "replace").replace(END, b"")
-        path.unlink()
+        try:
+            urllib.request.urlretrieve(HUB_URL.format(shard), path)
+            file = pq.ParquetFile(path)
+            for group in range(file.num_row_groups):
+                for text in file.read_row_group(group, columns=["text"]).column("text").to_pylist():
+                    yield text.encode("utf-8", "replace").replace(END, b"")
+        finally:  # also where enough was taken: that of the validation must not lie about
+            path.unlink(missing_ok=True)
 
 
 def write(documents: Iterable[bytes], path: Path, most: int | None = None) -> int:

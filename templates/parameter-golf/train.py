@@ -24,8 +24,8 @@ from torch.nn import functional as F
 
 # Model
 DEPTH = 1
-WIDTH = 48
-HEADS = 2
+WIDTH = 48  # one of: 24, 48, 72, 96
+HEADS = 2  # one of: 1, 2, 4
 MLP_RATIO = 2
 NGRAMS = 3  # bytes of the longest n-gram with an embedding
 BUCKETS = 768  # rows of the table of each length above 1
@@ -44,8 +44,8 @@ FINAL_LR = 0.05  # share of the rate that is left at the end
 CLIP = 1.0
 
 # Packing
-BITS = 8  # of a weight, 8 at most
-ZLIB_LEVEL = 9
+BITS = 8  # range: 2..8 (of a weight)
+ZLIB_LEVEL = 9  # range: 1..9
 
 CUDA = os.environ.get("AUTORESEARCHD_PROFILE") == "cuda"
 if CUDA:

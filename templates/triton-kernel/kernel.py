@@ -7,7 +7,7 @@ float16 and contiguous; sums are taken in float32.
 import triton
 import triton.language as tl
 
-WARPS = 8  # that work on one row
+WARPS = 8  # one of: 4, 8, 16 (that work on one row)
 STAGES = 2
 
 

@@ -227,7 +227,7 @@ def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path)
     replies = {case["asked"]: says(perfect(case)) for case in EVERY}
     with ScriptedServer(answers=lambda asked: replies[asked["messages"][-1]["content"]]) as scripted:
         found, asked = metrics_of(scored(prepared, scripted.url)), scripted.questions
-    assert found["eval_score"] == found["test_score"] == found["ask_score"] == found["decline_score"] == 1
+    assert found["eval_score"] == found["ask_score"] == found["decline_score"] == 1 and "test_score" not in found
     assert found["eval_score_low"] > 0.9 and found["unspeakable"] == 0
     assert {body["messages"][0]["content"] for body in asked} == {PROMPT.strip()}
     assert all((b["model"], b["temperature"], b["max_tokens"]) == ("m", 0, model.MOST_TOKENS) for b in asked)
@@ -237,7 +237,7 @@ def test_a_model_of_one_s_own_is_spoken_with_at_a_local_endpoint(prepared: Path)
 def test_one_reply_to_all_scores_nothing(prepared: Path, said: str) -> None:
     with ScriptedServer(after=says(said)) as scripted:
         found = metrics_of(scored(prepared, scripted.url))
-    assert found["eval_score"] == found["test_score"] == 0
+    assert found["eval_score"] == 0
 
 
 def test_an_endpoint_that_does_not_answer_is_named_with_what_helps(prepared: Path) -> None:
