@@ -9,8 +9,7 @@ import os
 import pwd
 import re
 import shutil
-import signal
-from functools import partial
+import sys
 from pathlib import Path
 
 from autoresearchd.domain.cleaning import clean
@@ -18,8 +17,9 @@ from autoresearchd.domain.errors import EnvironmentFailure, MissingCapability
 from autoresearchd.executor.remote.link import Hello, HostFull, HostLost, Like
 from autoresearchd.executor.remote.trees import Tree
 from autoresearchd.executor.ssh.connection import Address, SshChannel, no_python
-from autoresearchd.sandbox.isolation import kernel
 
+_DYING = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+"""Starts a program that ends with the daemon (prctl(2), PR_SET_PDEATHSIG): it would go on sending for hours."""
 _LOST = {10, 12, 30, 35, 255}
 """rsync's exit codes for sockets, streams and time, and ssh's own."""
 _PATIENCE_S = 60
@@ -98,10 +98,9 @@ class SshWay:
     async def _rsync(self, arguments: list[str], said: bytes, *, there: bool) -> None:
         words = ["rsync", "-s", f"--timeout={_PATIENCE_S}", "-e", self._shell, *arguments]
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            sys.executable, "-I", "-S", "-c", _DYING, *words,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            # A daemon that is killed would leave it sending for hours, beside the next one's.
-            preexec_fn=partial(kernel.prctl, kernel.PR_SET_PDEATHSIG, signal.SIGKILL),
         )  # fmt: skip
         try:
             _, complaints = await process.communicate(said)
