@@ -208,7 +208,7 @@ def guarded(command: Callable[[], int | None]) -> int:
             setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character must not end a command
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace", encoding=None if is_terminal(stream) else "utf-8")
     try:
         code = command() or 0
         sys.stdout.flush()

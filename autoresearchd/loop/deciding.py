@@ -34,6 +34,8 @@ STARVED = 2
 """Runs of the baseline that are made again at most because the machine had too little time for them."""
 PULLED_AWAY = 3
 """How often a run is begun again because its worktree was deleted."""
+LOST = 8
+"""How often a program may lose its host before it is to blame: spot machines are lost without anybody's fault."""
 FILLED = 3
 """How often a program may fill a disk that has room without it."""
 
@@ -86,7 +88,7 @@ def _beside_keeps(view: SessionView, e: Experiment, decision: Decision) -> Decis
     brought = sum((k.decision.delta or 0.0) for k in since if k.decision)
     if view.context.task.proposing.parents == "incumbent":  # else it was made on some program of the tree
         decision = replace(decision, shift=brought)
-    if decision.label is not Label.NO_GAIN:
+    if decision.label is not Label.NO_GAIN or view.context.slots == 1:  # rounds of one slot rebase nothing
         return decision
     gain = (decision.delta or 0.0) + brought
     meanwhile = ", ".join(str(k.number) for k in since)
@@ -166,6 +168,8 @@ def excused(view: SessionView, slot: Slot, runs: Sequence[Run], run: Run, measur
     gone = slot.running is not None and not slot.running.request.workspace.is_dir()
     if gone and measured.label is not Label.NONE and _count(runs, Label.HOST_LOST) < PULLED_AWAY:
         return Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")
+    if measured.label is Label.HOST_LOST and (times := 1 + _count(runs, Label.HOST_LOST)) > LOST:
+        return Measurement(Label.ERROR, detail=f"its host was lost {times} times while it ran: {measured.detail}")
     return _make_room(view, runs, run, measured) if measured.label is Label.DISK_FULL else measured
 
 
@@ -175,7 +179,8 @@ def _again_if_starved(view: SessionView, e: Experiment, result: RunResult, measu
     Only there: an edit that waits on purpose would draw its luck anew. What it measured plays no part, and the one
     that takes its place has the same seed.
     """
-    if sum(r.label is Label.INTERRUPTED for r in e.current_runs) >= STARVED:
+    starved = (r for r in e.current_runs if r.label is Label.INTERRUPTED and r.detail.startswith(run_time.BUSY_MACHINE))
+    if len([*starved]) >= STARVED:
         return measured
     stages = [stage for run in e.good_runs for stage in view.context.store.stages(run.id)]
     told = run_time.starved(result, stages)

@@ -778,7 +778,9 @@ class SessionLoop:
             self._context.emit(EventKind.PAUSED, "paused; `autoresearchd unpause` goes on")
         self._set_state(SessionState.PAUSED)
         if not self._under_way:
+            began = self._context.clock.monotonic()
             self._context.stop.wait(1.0)
+            self._before -= self._context.clock.monotonic() - began  # a pause uses up no time of the session's
         return True
 
     def _set_state(self, state: SessionState, reason: str = "") -> None:

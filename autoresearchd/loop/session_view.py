@@ -88,9 +88,13 @@ class SessionView:
         return deque((e for e in recent if e.phase is Phase.DECIDED), maxlen=RECENT)
 
     def _read_keeps(self) -> list[Experiment]:
-        """All of the segment, which several slots are told about; else none."""
-        store, several = self.context.store, self.context.slots > 1
-        return [*store.keeps(self.context.session_id, self.segment)] if several else []
+        """All of the segment, where an experiment may have begun before one of them; else none."""
+        return [*self.context.store.keeps(self.context.session_id, self.segment)] if self._may_lag else []
+
+    @property
+    def _may_lag(self) -> bool:
+        """Whether the tip may have moved since an experiment was begun: beside it, or earlier in its round."""
+        return self.context.slots > 1 or self.context.task.proposing.group > 1
 
     def _replay(self, past: Sequence[Confirmation]) -> TipBelief | None:
         """What all readings of the segment, and the verdicts between them, lead to believe."""
@@ -158,12 +162,14 @@ class SessionView:
     def kept_since(self, e: Experiment) -> list[Experiment]:
         """Keeps that stand and were made after an experiment had begun, oldest first: its parent was the tip then.
 
-        With one slot there are none; of a parent that was chosen from the tree it is all that came after that.
+        Of a parent that was chosen from the tree it is all that came after that; none, if that is long ago.
         """
-        if self.context.slots == 1:
+        if not self._may_lag:
             return []
         known = (*self._keeps, *self._recent)
-        parent = max((k.number for k in known if k.commit == e.parent), default=-1)
+        parent = max((k.number for k in known if k.commit == e.parent), default=None)
+        if parent is None:
+            return []
         return [k for k in self._keeps if k.number > parent and k.number != e.number and k.confirmed is not False]
 
     @property

@@ -12,7 +12,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -26,6 +25,7 @@ from autoresearchd.domain.labels import IMPORTED, RULES, Label, Outcome, Session
 from autoresearchd.domain.ports import NewSession
 from autoresearchd.domain.proposal import ASI, Cost, Proposal
 from autoresearchd.domain.quantities import counted
+from autoresearchd.report.output_file import whole_file
 from autoresearchd.report.parquet_file import read_rows, write_rows
 from autoresearchd.report.plain_text import clean, json_text, real
 from autoresearchd.store.repository import SqlStore
@@ -118,18 +118,8 @@ def write(format_name: Format, head: SessionHead, records: Iterable[Record], tar
     if not isinstance(target, Path):
         target.writelines(line + "\n" for line in lines)
         return
-    if target.exists() and not target.is_file():  # a pipe or a device, to which nothing can be moved
-        with target.open("w", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(line + "\n" for line in lines)
-        return
-    part = target.with_name(f"{target.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(line + "\n" for line in lines)
-        part.replace(target)
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+    with whole_file(target) as place, place.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(line + "\n" for line in lines)
 
 
 def _decided(records: Iterable[Record]) -> Iterator[Record]:
@@ -264,7 +254,7 @@ def _fill(store: SqlStore, session_id: int, tag: str, log: ImportedLog) -> None:
     for item in log.experiments:
         if item.segment != segment:
             segment, best = item.segment, None
-            store.open_segment(session_id, f"{IMPORTED}-{segment}", IMPORTED, "", item.at)
+            store.open_segment(session_id, f"{IMPORTED}-{segment}", IMPORTED, "", item.at, falls=False)
         against = store.session(tag).incumbent_experiment  # what was kept before it may stand
         number = _store(store, session_id, item, best, minimize=log.direction == "minimize")
         if item.status is Status.KEEP and item.confirmed is False and item.commit and best is not None:
@@ -282,7 +272,7 @@ def _store(store: SqlStore, session_id: int, item: ImportedExperiment, best: flo
     delta = None
     if item.metric is not None and best is not None:
         delta = best - item.metric if minimize else item.metric - best
-    words = {key: str(item.asi.get(key, "")) for key in ASI.__slots__ if key != "extra"}
+    words = {key: str(item.asi.get(key) or "") for key in ASI.__slots__ if key != "extra"}
     asi = ASI(**words, extra={k: v for k, v in item.asi.items() if k not in ASI.__slots__})
     number = store.open_experiment(session_id, parent=item.commit, segment=item.segment, at=item.at).number
     proposal = Proposal(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import MissingCapability, UsageError
+from autoresearchd.report.output_file import whole_file
 
 _ABOUT = b"autoresearchd"
 
@@ -26,12 +27,8 @@ def write_rows(
     }  # fmt: skip
     metadata = {_ABOUT: json.dumps(dict(about or {})).encode()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata=metadata)
-    part = target.with_name(f"{target.name}.part")
-    try:
+    with whole_file(target) as part:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_rows(source: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:

@@ -37,15 +37,14 @@ def clean(text: object, limit: int | None = None) -> str:
     return line if limit is None else cut(line, limit)
 
 
-def diff_lines(diff: str, *, returns: bool = False) -> Iterator[tuple[str, str]]:
+def diff_lines(diff: str, *, exact: bool = False) -> Iterator[tuple[str, str]]:
     """The lines of a unified diff, safe to print, with their kinds: ``add``, ``del``, ``hunk``, ``file``, nothing.
 
-    returns: those with a carriage return at their end keep it, as `git apply` wants them.
+    exact: as they are, down to characters that nobody sees, as `git apply` wants them.
     """
     for line in diff.rstrip("\n").split("\n") if diff.strip() else ():
         kind = {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "")
-        end = "\r" * (returns and line.endswith("\r"))
-        yield strip_controls(line) + end, "file" if line.startswith(("+++ ", "--- ")) else kind
+        yield line if exact else strip_controls(line), "file" if line.startswith(("+++ ", "--- ")) else kind
 
 
 def program_words(test: Mapping[str, Any]) -> str:

@@ -202,7 +202,8 @@ def _follow_confirmed(keeps: Sequence[Point], proven: Sequence[Record], minimize
     bests = accumulate((point.value for point in alone), better, initial=keeps[0].value)
     steps = [Step(point.number, best) for point, best in zip((keeps[0], *alone), bests, strict=True)]
     means = ((int(test["after"]) + 0.5, real(test.get("value"))) for test in proven)
-    return tuple(sorted([*steps, *(Step(at, mean) for at, mean in means if mean is not None)]))
+    proven_steps = (Step(at, mean) for at, mean in means if mean is not None)
+    return tuple(sorted([*steps, *proven_steps], key=lambda step: step.at))  # of several at one place the last counts
 
 
 def _gains(baseline: int, proven: Sequence[Record]) -> Iterator[tuple[float, float]]:

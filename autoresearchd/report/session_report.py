@@ -366,7 +366,7 @@ def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment
 
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")
-_LINKS = re.compile(r"(?i)([@#]|\b(?:https?|ftp|www|gh)(?=[:.-]))")
+_LINKS = re.compile(r"(?i)([@#]|(?<![A-Za-z])(?:https?|ftp|www|gh)(?=[:.-]))")
 _SPACE = "\N{ZERO WIDTH SPACE}"
 
 

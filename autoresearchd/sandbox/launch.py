@@ -255,8 +255,10 @@ def launch(plan: Plan, spare: tuple[int, int] | None = None) -> Supervised:
             try:
                 os.write(supervisor[1], os.fsencode(path) + b"\0")
                 return Supervised(plan, *supervisor)
-            except BrokenPipeError:  # somebody ended it while it waited
+            except OSError as error:  # somebody ended it while it waited; or no descriptor is left to watch it by
                 _dismiss(*supervisor)
+                if not isinstance(error, BrokenPipeError):
+                    raise
         raise OSError("supervisors end before they begin")
     except OSError as error:
         remove(plan.remove)

@@ -26,11 +26,12 @@ _SYSTEM_GLOBS = ("cuda*", "rocm*")
 _ETC = (
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "passwd", "group", "nsswitch.conf", "ca-certificates",
     "alternatives", "fonts", "OpenCL",
+    "hosts", "host.conf",  # localhost
     # certificates and how they are used; private keys lie beside them
     "ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf", "pki/tls/certs", "pki/tls/cert.pem",
     "pki/tls/openssl.cnf", "pki/tls/openssl.d", "pki/ca-trust", "pki/java",
 )  # fmt: skip
-_ETC_NETWORK = ("resolv.conf", "hosts", "host.conf", "gai.conf", "services", "protocols")
+_ETC_NETWORK = ("resolv.conf", "gai.conf", "services", "protocols")
 _MACHINE = ("/proc/cpuinfo", "/proc/meminfo")  # without the first some kernels of torch do not run
 _HARDWARE = ("/sys/devices/system",)
 _GPU_READABLE = ("/sys", "/etc/nvidia", "/etc/vulkan", "/etc/glvnd")

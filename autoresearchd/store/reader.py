@@ -42,16 +42,11 @@ s, e, p, r, n, k, b = t.sessions, t.experiments, t.proposals, t.runs, t.answers,
 
 
 class SessionRow(NamedTuple):
-    """A session in a line. state: as stored, so ``running`` may be a daemon that died."""
+    """A session in a line."""
 
-    id: int
     tag: str
-    branch: str
-    folder: str
     task: str
     policy: str
-    state: str
-    pid: int | None
     started_at: datetime
 
 

@@ -386,7 +386,7 @@ def _seconds(value: Any) -> str:
 def _print_diff(record: Record, paint: Paint) -> None:
     """The diff in its usual colours, without what would steer the terminal; or why there is none."""
     piped, colours = not terminal_text.is_terminal(sys.stdout), {"add": "green", "del": "red", "hunk": "cyan"}
-    lines = list(diff_lines(str(record.get("diff") or ""), returns=piped))
+    lines = list(diff_lines(str(record.get("diff") or ""), exact=piped))
     for line, kind in lines:
         print(paint(line, "bold" if kind == "file" else colours.get(kind, "")))
     if not lines:

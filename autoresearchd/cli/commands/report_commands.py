@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +20,7 @@ from autoresearchd.domain.errors import UsageError, unwritable
 from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Direction
 from autoresearchd.report.log_files import Format, SessionHead, read_log, store_log, write
+from autoresearchd.report.output_file import whole_file
 from autoresearchd.workspace import layout
 
 
@@ -86,13 +86,10 @@ def report(
         sys.stdout.write(text)
         return
     target = output or Path("report.html")
-    part = target.with_name(f"{target.name}.part")
     try:
-        part.write_text(text, encoding="utf-8", errors="replace")
-        part.replace(target)
+        with whole_file(target) as part:
+            part.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         raise unwritable(target, error) from error
     say(f"wrote {target}: {told.verdict}")
 
@@ -112,7 +109,9 @@ _TRACKERS: Mapping[Tracker, tuple[str, str]] = {
 def export(
     format_name: Annotated[
         Format | None,
-        typer.Option("--format", help="jsonl: the skill's log (default); tsv: karpathy's columns; parquet."),
+        typer.Option(
+            "--format", help="jsonl: the skill's log; tsv: karpathy's columns; parquet (default: by -o's name)."
+        ),
     ] = None,
     to: Annotated[
         Tracker | None,
@@ -136,7 +135,8 @@ def export(
             raise UsageError("--format and --to exclude each other", hint="leave out one of them")
         _send(place, tag, to, output)
         return
-    format_name = format_name or Format.JSONL
+    suffix = output.suffix.lower() if output else ""
+    format_name = format_name or next((one for one in Format if suffix == f".{one}"), Format.JSONL)
     try:
         write(format_name, _head(place, tag), place.reader.experiments(tag), output or sys.stdout)
     except OSError as error:

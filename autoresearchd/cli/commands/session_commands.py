@@ -23,7 +23,7 @@ ForegroundOption = Annotated[
 ]
 ExperimentsOption = Annotated[
     int | None,
-    typer.Option("--max-experiments", metavar="N", min=0, max=LARGEST, help="End after N beside the baseline."),
+    typer.Option("--max-experiments", metavar="N", min=0, max=2**31 - 1, help="End after N beside the baseline."),
 ]
 TimeOption = Annotated[str | None, typer.Option("--max-time", metavar="DUR", help="End after this time, e.g. 8h.")]
 CostOption = Annotated[

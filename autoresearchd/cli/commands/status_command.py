@@ -283,10 +283,12 @@ def _metric_words(metric: Record, paint: Paint) -> str:
     if best is None or confirmed.get("experiment") == metric.get("baseline_experiment"):
         told = " · ".join(filter(None, ("nothing better is confirmed yet", noise)))
         return f"{name}  {paint(number(baseline, whole=whole), 'bold')}  {told}  {direction}"
-    better = percent is not None and percent > 0
-    gain = "" if percent is None else "no better"
-    if found and percent is not None and better:
-        gain = f"{percent:.2f}% better" if percent < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}% better"
+    better = found is not None and found.gain > 0
+    gain = "no better" if found else ""
+    if found and better:
+        gain = "better"
+        if percent is not None:
+            gain = f"{percent:.2f}% better" if percent < _BEYOND_COMPARE else f"over {_BEYOND_COMPARE}% better"
         gain += " side by side" if real(confirmed.get("gain")) is not None else ""
         if sigma:
             times = found.gain / sigma

@@ -152,7 +152,9 @@ def next_step(
     found = _compare(sign, pairs, belief, level, rule)
     verdict = _judge(task, pairs, found, simpler, rule) if found is not None else None
     if verdict is None and len(pairs) >= rule.limit:
-        verdict = _verdict(Outcome.UNDECIDED, pairs, found, "the runs do not tell whether it is an improvement")
+        # Kept as if there were no noise, where there is: that was no reason.
+        outcome = Outcome.FELL if belief is not None and belief.exact else Outcome.UNDECIDED
+        verdict = _verdict(outcome, pairs, found, "the runs do not tell whether it is an improvement")
     return verdict or ask
 
 

@@ -90,7 +90,7 @@ def decide(
     means = mean_metrics(good)
     proven = confirmed or tip
     its_metrics = (proven.decision and proven.decision.metrics) or mean_metrics(proven.good_runs)
-    elsewhere = other_set(good, baseline)
+    elsewhere = other_set(good, baseline, task.metric.name)
     label, why = (Label.CONSTRAINT, elsewhere) if elsewhere else broken_constraint(task, means, its_metrics)
     if identical:
         gain, label, why = 0.0, Label.NO_GAIN, "but it is the tip's own program, so any difference is noise"

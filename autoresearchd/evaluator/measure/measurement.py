@@ -320,10 +320,18 @@ def sizes(log: str) -> dict[str, float]:
     return {name: value for name, value in named if name}
 
 
-def other_set(runs: Sequence[Run], baseline: Sequence[Run]) -> str:
-    """Why runs cannot be compared with the baseline's; sizes that differ between its own runs say nothing."""
+def other_set(runs: Sequence[Run], baseline: Sequence[Run], metric: str = "") -> str:
+    """Why runs cannot be compared with the baseline's; sizes that differ between its own runs say nothing.
+
+    metric: its name, which may be called like a size.
+    """
     for name, value in baseline[0].metrics.items() if baseline else ():
-        if not _size_name(name) or value != int(value) or any(r.metrics.get(name) != value for r in baseline):
+        if (
+            name == metric
+            or not _size_name(name)
+            or value != int(value)
+            or any(r.metrics.get(name) != value for r in baseline)
+        ):
             continue
         other = next((r.metrics[name] for r in runs if r.metrics.get(name, value) != value), None)
         if other is not None:

@@ -378,6 +378,7 @@ class Size:
     ways: Counter[str] = field(default_factory=Counter)
 
 
+@lru_cache(maxsize=16)
 def size(text: str) -> Size | None:
     """Of a Python program, docstrings weighed only where something may read them; None when it cannot be parsed."""
     try:

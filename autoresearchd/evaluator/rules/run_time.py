@@ -179,6 +179,9 @@ def _beyond_budget(task: Task, stage: StageResult, pace: Pace) -> str:
     )
 
 
+BUSY_MACHINE = "this machine was busy"
+
+
 def starved(result: RunResult, others: Iterable[StageResult]) -> str:
     """That a run was kept waiting for the processor, in words; empty where other runs of the program do not show it.
 
@@ -192,7 +195,7 @@ def starved(result: RunResult, others: Iterable[StageResult]) -> str:
     share = own.cpu_s / own.duration_s
     if share >= STARVED * usual:
         return ""
-    return f"this machine was busy: {share:.0%} of a processor, where the same program had {usual:.0%}"
+    return f"{BUSY_MACHINE}: {share:.0%} of a processor, where the same program had {usual:.0%}"
 
 
 def held(

@@ -150,7 +150,7 @@ def _become_job(request: Request, mounts: kernel.Mounts) -> None:
     _allow(rules, request, mounts)
     os.chdir(request["cwd"])
     kernel.drop_privileges()
-    rules.enforce()
+    kernel.enforce(rules.fd)
     kernel.filter_calls(
         seccomp.build(
             os.uname().machine, abi=abi, private=request["private"], network=request["network"],

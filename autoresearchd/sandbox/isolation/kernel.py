@@ -224,15 +224,11 @@ class Ruleset:
         finally:
             os.close(place)
 
-    def enforce(self) -> None:
-        """Hold this process, and all that it starts, to the list, for good."""
-        _enforce(self.fd)
-
 
 def leave_abstract_sockets() -> None:
     """Keep this process, and all that it starts, from abstract unix sockets of others, where the kernel can."""
     if landlock_version() >= _SINCE_SCOPES:
-        _enforce(_created([0, 0, _ABSTRACT_SOCKETS]))
+        enforce(_created([0, 0, _ABSTRACT_SOCKETS]))
 
 
 def _created(words: list[int]) -> int:
@@ -241,6 +237,7 @@ def _created(words: list[int]) -> int:
     return call("syscall", _CREATE_RULESET, attributes, len(attributes), 0)
 
 
-def _enforce(ruleset: int) -> None:
+def enforce(ruleset: int) -> None:
+    """Hold this process, and all that it starts, to a ruleset (its descriptor), for good."""
     call("syscall", _RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)

@@ -20,6 +20,7 @@ AnyRow = Row[*tuple[Any, ...]]
 LOST = {"role": "lost", "content": "this message could not be recovered"}
 """Stands for a message that cannot be read any more."""
 _MOST_MESSAGES = 10_000
+_MOST_PARAMETERS = 10_000  # of a statement: SQLite takes 32,766, psycopg 65,535
 """Of a conversation: an agent takes a thousand turns at most, of two messages each."""
 
 _KEY = ("session_id", "number", "attempt")
@@ -99,7 +100,7 @@ def load_experiments(c: Connection, session_id: int, selection: Select[Any], **v
         return []
     numbers = [row.number for row in rows]
     first, last = min(numbers), max(numbers)
-    if last - first >= len(numbers):
+    if last - first >= len(numbers) and len(numbers) < _MOST_PARAMETERS:
         found = c.execute(RUNS.where(r.c.session_id == session_id, r.c.number.in_(numbers)).order_by(r.c.run_index))
     else:
         found = c.execute(_RUNS_FROM_TO, {"of_session": session_id, "first": first, "last": last})

@@ -112,7 +112,10 @@ class SessionRecords:
         return None if row is None else (row.after, row.state)
 
     # -- segments
-    def open_segment(self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime) -> Segment:
+    def open_segment(
+        self, session_id: int, fingerprint: str, reason: str, hardware: str, at: datetime, *, falls: bool = True
+    ) -> Segment:
+        """falls: the keeps that are not confirmed fall, as nothing can confirm them any more."""
         opened = select(t.totals.c.opened).where(t.totals.c.session_id == session_id)
         latest = select(func.max(g.c.number)).filter_by(session_id=session_id)
         with self._db.write() as c:
@@ -124,7 +127,8 @@ class SessionRecords:
             # In the same transaction: a baseline of today's must not find a chain that nothing can confirm any more.
             open_ = update(k).where(k.c.session_id == session_id, k.c.finished_at.is_(None))
             c.execute(open_.values(finished_at=at, outcome=Outcome.UNDECIDED, reason=_OTHER_CONDITIONS))
-            let_chain_fall(c, session_id)
+            if falls:
+                let_chain_fall(c, session_id)
             return segment
 
     def segment(self, session_id: int) -> Segment | None:

@@ -114,7 +114,11 @@ def test_nothing_that_a_model_or_a_job_wrote_runs_or_breaks_out(
 
 
 @pytest.mark.parametrize(
-    "text", ["1. no list", "- no list", "# no head", "a_b*c", "<b>", "~~no~~", "$x$", "&lt;", "a|b"]
+    "text",
+    [
+        *("1. no list", "- no list", "# no head", "a_b*c", "<b>", "~~no~~", "$x$", "&lt;", "a|b"),
+        *("1https://evil.example/x", "_https://evil.example", "éhttps://evil.example", "_www.evil.example"),
+    ],
 )
 def test_foreign_markdown_is_plain_text(text: str) -> None:
     assert escape_markdown(text) not in (text, "") and "\n" not in escape_markdown(f"{text}\n\n{text}")

@@ -191,6 +191,9 @@ def test_another_set_is_told_with_both_sizes_and_a_split_by_chance_says_nothing(
         "but it was measured on another validation set: n_val 730, the baseline's 400"
     )
     assert other_set([run(0.5, metrics={"n_val": 730.0})], []) == ""
+    sized = [run(v, metrics={"test_size": v}) for v in (90.0, 100.0)]
+    shorter = other_set(sized[:1], sized[1:], "test_size")
+    assert shorter == "", "a metric may be called like a size"
 
 
 def test_a_better_number_on_another_set_is_not_kept() -> None:

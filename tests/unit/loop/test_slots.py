@@ -481,6 +481,17 @@ def test_an_edit_that_gained_on_a_tip_of_before_is_tried_on_the_new_one(make: Ca
     assert stale.decision.reward is None, "nobody learns from a comparison that was not made"
 
 
+def test_in_a_round_of_one_slot_later_members_do_not_speak_against_the_keep(make: Callable[..., Slots]) -> None:
+    """They ran on the program before it: as readings of the new tip they made the session forget a true keep."""
+    bench = make(1, task=TASK + "proposing: {group: 6}\n")
+    view = bench.run(6).view
+    kept = next(e for e in bench.experiments()[1:] if e.decision and e.decision.status is Status.KEEP)
+    after = [e for e in bench.experiments() if e.number > kept.number and e.decision]
+    assert after and all(e.decision.shift for e in after if e.decision and e.parent == kept.parent)
+    assert not any(e.decision and e.decision.label is Label.STALE_PARENT for e in after), "nothing is rebased here"
+    assert bench.loop(6).view.best == pytest.approx(view.best, rel=1e-9), "a restart believes the same"
+
+
 def test_what_lost_its_place_to_an_edit_on_an_earlier_tip_is_put_on_it(make: Callable[..., Slots]) -> None:
     """Else the faster of two good edits is lost for good, as the slower one was better."""
     bench = make(2)

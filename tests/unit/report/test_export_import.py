@@ -111,6 +111,29 @@ def test_what_is_confirmed_is_told_and_comes_back(tmp_path: Path) -> None:
     assert found == [(1, 3), (0, 3)]
 
 
+def test_keeps_of_earlier_segments_come_back_as_they_were_and_nothing_as_a_word(tmp_path: Path) -> None:
+    """A log of another tool has no confirmations: none of its keeps fell."""
+    records = [record(n, "keep", 1.0 - n / 10, segment=int(n > 1), asi={"hypothesis": None}) for n in range(4)]
+    write(Format.JSONL, HEAD, records, tmp_path / "log.jsonl")
+    with open_store(tmp_path / "state.db") as store:
+        store_log(store, read_log(tmp_path / "log.jsonl"))
+    with Reader(tmp_path / "state.db") as reader:
+        found = reader.experiments("imported-log")
+    assert False not in [e["confirmed"] for e in found]
+    assert "None" not in [e["asi"].get("hypothesis") for e in found]
+
+
+@pytest.mark.parametrize("form", Format)
+def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path, form: Format) -> None:
+    """`/dev/stdout` is one: root's export once put a file in its place."""
+    if form is Format.PARQUET:
+        pytest.importorskip("pyarrow")
+    (tmp_path / "log").touch()
+    (tmp_path / "link").symlink_to("log")
+    write(form, HEAD, [record(1, "keep", 0.5)], tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "log").stat().st_size > 0
+
+
 def test_why_it_was_decided_comes_back(tmp_path: Path) -> None:
     labels = [("keep", ""), ("keep", "simpler"), ("discard", "aborted_early"), ("crash", "oom"), ("crash", "nan_loss")]
     records = [record(n, status, None, label=label) for n, (status, label) in enumerate(labels)]

@@ -144,6 +144,15 @@ def test_in_an_imported_log_the_tip_has_the_value_that_it_was_kept_with() -> Non
     assert chart.tips == ((Step(0, 1.0), Step(1, 0.9), Step(2, 0.85), Step(5, 0.75)),)
 
 
+def test_of_two_tests_without_an_experiment_between_the_later_has_the_last_word() -> None:
+    """By their values the older and worse one came last."""
+    keeps = [{**NIGHT[0]}, *({**NIGHT[0], "experiment": n, "status": "keep", "metric": 0.9} for n in (1, 2))]
+    one = {**TESTS[0], "against": 0, "experiment": 1, "after": 2, "value": 0.9}
+    tests = [one, {**one, "against": 1, "experiment": 2, "value": 0.88}]
+    chart = chart_of(keeps, metric="loss", direction="minimize", confirmations=tests)
+    assert [step.value for step in chart.confirmed[0]][-2:] == [0.9, 0.88]
+
+
 def test_keeps_of_a_session_before_confirmations_are_drawn_as_they_were() -> None:
     records = [{**one, "confirmed": one["status"] == "keep" or None} for one in NIGHT]
     chart = chart_of(records, metric="loss", direction="minimize")
