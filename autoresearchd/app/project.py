@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,7 @@ class Project:
     def backups(self) -> Path:
         return layout.backups_dir(self.root)
 
-    def open_store(self) -> SqlStore:
+    def open_store(self, *, repairs: bool = False) -> SqlStore:
         """The store, created or upgraded when needed; never created in the place of one that was lost.
 
         Raises StoreDamaged: it was lost; SessionLocked: it would be upgraded under a daemon of the version that wrote
@@ -74,7 +73,7 @@ class Project:
         place = shared.begin(self.database)
         if isinstance(place, shared.Shared):
             return SqlStore.open(place).hide(keys.redactor(folder=self.root))
-        held = {tag: pid for tag, pid in holders(self.locks).items() if pid != os.getpid()}  # a repair holds them all
+        held = {} if repairs else holders(self.locks)  # a repair holds all locks itself
         if older := health.older_revision(self.database) if held else "":
             named = ", ".join(f"session {tag} (process {pid})" for tag, pid in held.items())
             kill = " and ".join(f"`kill -TERM {pid}`" for pid in held.values())

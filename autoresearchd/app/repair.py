@@ -162,7 +162,7 @@ def _examine(project: Project) -> list[str]:
     if found and not found[0].startswith("revision"):  # a newer version's is refused below, and left alone
         return found
     try:
-        with project.open_store() as store:
+        with project.open_store(repairs=True) as store:
             return _examine_sessions(project, store)
     except StoreError as error:
         return [error.what]
@@ -236,7 +236,7 @@ def _newest_good(project: Project, report: Report, folder: Path) -> Path | None:
             report.notes.append(f"the backup {path.name} is damaged as well: {fault}")
     itself = folder / "itself.db"
     if health.has_content(project.database) and not health.faults(project.database):
-        with project.open_store() as store:
+        with project.open_store(repairs=True) as store:
             store.backup(itself)
         fault, latest = _read_through(itself, folder / "probe.db")
         if not fault and (base is None or latest >= written or _is_further(itself, base)):

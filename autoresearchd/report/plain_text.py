@@ -22,13 +22,14 @@ _ESCAPES = re.compile(
 _UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
 _SPACES = re.compile(r"\s+")
+_ANY_SPACE = "\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 
 
-def strip_controls(line: str) -> str:
+def strip_controls(line: str, keep: str = "\t") -> str:
     """One line without terminal escapes, control characters and direction marks; tabs stay."""
     if line.isascii() and line.isprintable():
         return line
-    return printable(_ESCAPES.sub("", line), keep="\t", instead="")
+    return printable(_ESCAPES.sub("", line), keep=keep, instead="")
 
 
 def clean(text: object, limit: int | None = None) -> str:
@@ -40,11 +41,13 @@ def clean(text: object, limit: int | None = None) -> str:
 def diff_lines(diff: str, *, exact: bool = False) -> Iterator[tuple[str, str]]:
     """The lines of a unified diff, safe to print, with their kinds: ``add``, ``del``, ``hunk``, ``file``, nothing.
 
-    exact: as they are, down to characters that nobody sees, as `git apply` wants them.
+    exact: as `git apply` wants them, with all kinds of spaces, and the carriage return at an end.
     """
+    keep = _ANY_SPACE if exact else "\t"
     for line in diff.rstrip("\n").split("\n") if diff.strip() else ():
         kind = {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "")
-        yield line if exact else strip_controls(line), "file" if line.startswith(("+++ ", "--- ")) else kind
+        end = "\r" * (exact and line.endswith("\r"))
+        yield strip_controls(line, keep) + end, "file" if line.startswith(("+++ ", "--- ")) else kind
 
 
 def program_words(test: Mapping[str, Any]) -> str:

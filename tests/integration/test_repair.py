@@ -279,7 +279,7 @@ def test_a_repair_takes_itself_for_no_daemon(site: Site, monkeypatch: pytest.Mon
     """It holds all locks, and after an upgrade told the user to kill the repair."""
     monkeypatch.setattr(health, "older_revision", lambda database: "0008")
     with SessionLock(layout.lock_path(site.bench.root, "t"), "t"):
-        Project.at(site.bench.root).open_store().close()
+        Project.at(site.bench.root).open_store(repairs=True).close()
 
 
 def test_every_generation_of_damage_is_kept(site: Site) -> None:

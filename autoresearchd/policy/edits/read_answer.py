@@ -103,7 +103,7 @@ improvement, positive for better. "edits" is empty only where you are allowed to
 """
 """In the place of ``FORMS``: the other forms cannot be written in a reply that obeys the schema."""
 
-_MAX_ANSWER_BYTES = 2 * 1024 * 1024
+_MAX_ANSWER_BYTES, _MAX_FILE_BYTES = 2 * 1024 * 1024, 1024 * 1024
 _DIFF_LANGUAGES = frozenset({"diff", "patch", "udiff"})
 _CODE_LANGUAGES = frozenset({"", "python", "py", "python3"})
 _TEXTS = dict.fromkeys(("hypothesis", "arch_change", "next_action_hint"), answer_words.MAX_TEXT)
@@ -283,7 +283,7 @@ def _check_whole(fence: Part, file: str, old: str) -> None:
 
 # ---------------------------------------------------------------------- results
 def _check_files(files: Mapping[str, str], code: Code) -> None:
-    """Raise where no file differs, or one that does leaves code out."""
+    """Raise where no file differs, or one that does is not fit to be stored and run."""
     if all(text == code[file] for file, text in files.items()):
         raise EditError(
             f"the edit changes nothing in {', '.join(map(show, files or code))}",
@@ -293,6 +293,17 @@ def _check_files(files: Mapping[str, str], code: Code) -> None:
     for file, text in files.items():
         if text == code[file]:
             continue
+        if "\0" in text:
+            raise EditError(f"the new {file} holds a zero byte", hint="write it as an escape in a string")
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise EditError(
+                f"the new {file} holds half of a character (a lone surrogate) at position {error.start}",
+                hint="write the whole character",
+            ) from None
+        if size > _MAX_FILE_BYTES:
+            raise EditError(f"the new {file} is larger than {_MAX_FILE_BYTES // 1024} KiB", hint="keep it small")
         known = {line.strip() for line in code[file].split("\n")}
         for number, line in enumerate(text.split("\n"), 1):
             bare = line.strip()

@@ -116,7 +116,8 @@ class SearchPolicy:
         """All that a choice is made from."""
         found = constants(state.task, state.code)
         movables = {name: parameter for name, parameter in found.items() if movable(parameter)}
-        parameters = dict(sorted(movables.items(), key=lambda item: -item[1].range.priority)[:_MOST_MOVED])
+        most = {*sorted(movables, key=lambda name: -movables[name].range.priority)[:_MOST_MOVED]}
+        parameters = {name: parameter for name, parameter in movables.items() if name in most}
         if self._memory is None:
             self._memory = Memory(state.task.metric)
             if state.task.history == "revert" and self._code_at is not None:

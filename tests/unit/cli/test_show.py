@@ -53,12 +53,12 @@ def test_runs_of_another_program_are_told_from_those_of_the_experiment(compared:
 
 
 def test_the_diff_of_a_program_from_windows_can_be_applied(repository: Path, command: Command) -> None:
-    """Nor does a character that nobody sees get lost: the program would be another one than was measured."""
-    diff = unified_diff({"train.py": "x = 1\r\ny = 2\r\n"}, {"train.py": "x = 9\r\ny = 'a\u00a0\u200b'\r\n"})
+    """Nor does a space of another kind get lost: the program would be another one than was measured."""
+    diff = unified_diff({"train.py": "x = 1\r\ny = 2\r\n"}, {"train.py": "x = 9\r\ny = 'a\u00a0\u3000'\r\n"})
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         session = store.session("mar8")
         e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
-        proposal = Proposal({"train.py": "x = 9\r\ny = 'a\u00a0\u200b'\r\n"}, "it helps", "search")
+        proposal = Proposal({"train.py": "x = 9\r\ny = 'a\u00a0\u3000'\r\n"}, "it helps", "search")
         store.record_proposal(session.id, e.number, proposal, diff=diff, code_hash="windows")
     assert diff.strip() in command("show", str(e.number), "--diff").out
 

@@ -20,7 +20,7 @@ def run(tier: Tier, view: View, *command: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    "name", ["kernel.landlock_version", "seccomp.build", "kernel.drop_privileges", "kernel.Ruleset.enforce"]
+    "name", ["kernel.landlock_version", "seccomp.build", "kernel.drop_privileges", "kernel.enforce"]
 )
 @pytest.mark.parametrize("tier", CONFINED)
 def test_a_restriction_that_cannot_be_put_up_keeps_the_job_from_running(tier: Tier, name: str, tmp_path: Path) -> None:
