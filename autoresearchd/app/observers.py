@@ -38,9 +38,9 @@ from autoresearchd.store.reader import Reader
 HOOK_S, HOOK_BYTES = 30.0, 8 * 1024
 GIVEN_UP_AFTER = 3
 """Hooks before an experiment that did not end in time, one after the other."""
+RETRIES_S, SOON_S = (0.0, 2.0, 5.0), 3.0
+"""Pauses before each try to reach a webhook; one that took longer than the latter is not tried again."""
 POST_S, COMMAND_S, LAST_S = 10.0, 30.0, 20.0
-RETRIES_S = (0.0, 2.0, 5.0)
-"""Pauses before each try to reach a webhook."""
 """What a webhook and a command may take, and how long the end of a session waits for what is still to be told."""
 MOST_WAITING = 64
 CRASHES, STALLED, WAITS_S = 5, 30, 300.0
@@ -358,11 +358,12 @@ class Notifier:
         """Tell one place; that it fails is said when it begins to."""
         for pause in RETRIES_S if target.url and target.name not in self._broken else (0.0,):
             time.sleep(pause)
+            began = time.monotonic()
             try:
                 trouble = self._post(target, document) if target.url else self._run(target, document)
             except AutoresearchdError as error:
                 trouble = error.what
-            if not trouble or trouble.startswith(("HTTP 3", "HTTP 4")):
+            if not trouble or trouble.startswith(("HTTP 3", "HTTP 4")) or time.monotonic() - began > SOON_S:
                 break
         if not trouble:
             self._broken.discard(target.name)

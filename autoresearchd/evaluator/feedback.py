@@ -118,7 +118,10 @@ def _figures(task: Task, decision: Decision) -> str:
 MAX_CHARACTERS = 4000
 """Of one diff that are compared: enough to tell ideas apart, and a bound on the time (quadratic in the length)."""
 FORMULA = "3"
-"""Version of the formula and its constants: rewards of different versions must not be mixed."""
+"""Version of the formula and its constants: rewards of different versions must not be mixed.
+
+What was refused without a value had no reward at first; as such rows have none, those of before can stay.
+"""
 WORST, BEST = -1.0, 5.0
 """Bounds of the improvement in σ."""
 EFFICIENCY, NOVELTY, NOVEL_FROM = 0.2, 0.1, 0.3

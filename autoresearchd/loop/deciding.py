@@ -34,8 +34,6 @@ STARVED = 2
 """Runs of the baseline that are made again at most because the machine had too little time for them."""
 PULLED_AWAY = 3
 """How often a run is begun again because its worktree was deleted."""
-LOST = 8
-"""How often a program may lose its host before it is to blame: spot machines are lost without anybody's fault."""
 FILLED = 3
 """How often a program may fill a disk that has room without it."""
 
@@ -168,8 +166,6 @@ def excused(view: SessionView, slot: Slot, runs: Sequence[Run], run: Run, measur
     gone = slot.running is not None and not slot.running.request.workspace.is_dir()
     if gone and measured.label is not Label.NONE and _count(runs, Label.HOST_LOST) < PULLED_AWAY:
         return Measurement(Label.HOST_LOST, detail="its worktree was deleted while it ran")
-    if measured.label is Label.HOST_LOST and (times := 1 + _count(runs, Label.HOST_LOST)) > LOST:
-        return Measurement(Label.ERROR, detail=f"its host was lost {times} times while it ran: {measured.detail}")
     return _make_room(view, runs, run, measured) if measured.label is Label.DISK_FULL else measured
 
 

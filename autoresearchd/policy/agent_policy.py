@@ -49,7 +49,8 @@ _REFUSALS = 1
 _LAST_TURNS = 3
 _FENCE = re.compile(r" {0,3}(`{3,})[ \t]*([\w+-]*)[^`\n]*")
 _SHELLS = frozenset({"bash", "sh", "shell"})
-_THOUGHTS_END = re.compile(r"^</think>[ \t]*$", re.MULTILINE)
+_THOUGHTS_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
+_MOST_ENDS = 20
 _SUBMITS = re.compile(rf"\becho[ \t]+[\"']?{SENTINEL}\b")
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
 
@@ -317,10 +318,11 @@ def read(text: str, finish: str = "stop") -> Step:
 
 def _without_thoughts(text: str) -> str:
     """An answer from where its thoughts end; a command may hold such tags itself."""
-    if text.lstrip().startswith("<think>"):
-        return text.partition("</think>")[2] or text
-    end = _THOUGHTS_END.search(text)
-    return text if end is None or in_code(text[: end.start()]) else text[end.end() :]
+    while text.lstrip().startswith("<think>") and "</think>" in text:
+        text = text.partition("</think>")[2]
+    ends = [*_THOUGHTS_END.finditer(text)][: -_MOST_ENDS - 1 : -1]
+    end = next((end.end() for end in ends if not in_code(text[: end.start()])), 0)
+    return text[end:]
 
 
 def _torn(command: str, prose: str) -> str:

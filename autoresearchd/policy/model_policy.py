@@ -165,7 +165,8 @@ class _Talk:
             edit = self._read(reply.text)
             # Beside what it sets, a repair has what the failed edit left.
             form, changes = edit.form, edit.changes if self._state.repair is None else {}
-            if reply.finish == "length" and form in ("diff", "search_replace"):
+            several = form in ("diff", "search_replace") or (form == "whole" and len(self._base) > 1)
+            if reply.finish == "length" and several:
                 raise PolicyError("a part of the edit may be missing", label=Label.MALFORMED_ANSWER)
             after = {**self._base, **edit.files}
             files = {path: text for path, text in after.items() if text != self._state.code.get(path)}

@@ -44,8 +44,8 @@ RECORD = "remote.json"
 _OUTCOMES = ("ok", "failed", "timeout", "budget_overrun", "killed", "oom", "disk_full", "lost", "tampered")
 _STAGE = re.compile(r"training|evaluation|check-\d+")
 _LOOK_EVERY_S = 0.1
-_SPARE_S = 60.0
 _FETCHES = 3
+_SPARE_S = 60.0
 """For folders, interpreters and ends, on top of what a run may take."""
 
 

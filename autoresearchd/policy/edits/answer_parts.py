@@ -104,7 +104,7 @@ class Part:
     """A part of an answer; a diff is a bare one with what follows it, a block stands between its two markers.
 
     info: what stands after the opening fence of a fence, or of the one around a block. names: texts that may name its
-    file, nearest first. closed: whether its end is there.
+    file, nearest first. closed: whether its end is there. mark: what a fence begins with.
     """
 
     kind: Literal["prose", "diff", "fence", "block"]
@@ -112,6 +112,7 @@ class Part:
     info: str = ""
     names: tuple[str, ...] = ()
     closed: bool = True
+    mark: str = ""
 
     @property
     def language(self) -> str:
@@ -226,7 +227,7 @@ class AnswerParts:
             if line and not line.isspace():
                 inner = line
         if not blocks:
-            self._add(Part("fence", tuple(body), info, (before,), closed))
+            self._add(Part("fence", tuple(body), info, (before,), closed, fence))
 
     def _add(self, part: Part) -> None:
         if len(self.parts) >= _MAX_PARTS:

@@ -248,7 +248,7 @@ def _whole_files(fences: Sequence[Part], code: Code) -> dict[str, str]:
         if not fence.closed:
             raise EditError(f"the block with {name} has no end", hint="close it with ``` on a line of its own")
         inner = sum(line.startswith("```") for line in fence.lines)
-        if inner % 2 or (not inner and "\n```" in code[name]):
+        if fence.mark == "```" and (inner % 2 or (not inner and "\n```" in code[name])):
             raise EditError(
                 f"the block with {name} ends at backticks that may be the file's own",
                 hint="open and close the block with four backticks",

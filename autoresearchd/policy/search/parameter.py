@@ -169,7 +169,7 @@ class Parameter:
             power = round(place)
             return int(2 ** (min(max(power, math.ceil(low)), math.floor(high)) if self.range.hard else power))
         if scale is Scale.COMPLEMENT:
-            number = round(1.0 - _significant(math.exp(-place)), 12)
+            number = round(1.0 - float(f"{math.exp(-place):.1e}"), 12)
             return min(max(number, self.range.low), self.range.high) if self.range.hard else number
         if scale is Scale.LINEAR:
             number = place
@@ -261,10 +261,6 @@ def _write_float(source: str, number: float) -> str:
                 mantissa, _, power = text.partition("e")
                 return f"{mantissa}e{int(power)}"
     return repr(number or 0.0)
-
-
-def _significant(number: float) -> float:
-    return float(f"{number:.1e}")
 
 
 # ---------------------------------------------------------------------- what a name tells

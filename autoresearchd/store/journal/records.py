@@ -19,8 +19,8 @@ from autoresearchd.store.schema.tables import HASHES
 AnyRow = Row[*tuple[Any, ...]]
 LOST = {"role": "lost", "content": "this message could not be recovered"}
 """Stands for a message that cannot be read any more."""
-_MOST_MESSAGES = 10_000
 _MOST_PARAMETERS = 10_000  # of a statement: SQLite takes 32,766, psycopg 65,535
+_MOST_MESSAGES = 10_000
 """Of a conversation: an agent takes a thousand turns at most, of two messages each."""
 
 _KEY = ("session_id", "number", "attempt")

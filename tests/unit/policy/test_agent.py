@@ -244,7 +244,9 @@ def test_an_answer_without_one_command_is_told_what_is_wrong_with_it(answer: str
 def test_a_command_may_write_the_tags_of_thoughts() -> None:
     """Chat templates and rewards of reasoning have them."""
     command = "cat > prompt.py <<'EOF'\nPATTERN = '<think>.*</think>'\n</think>\nEOF"
-    for thoughts in ("", "<think>\n```bash\nls\n```\n</think>\n", "I look.\n</think>\n"):
+    drafts = "```bash\nls\n```\nno."
+    for thoughts in ("", f"<think>\n{drafts}\n</think>\n", "I look.\n</think>\n", f"{drafts}</think>\n\n",
+                     f"<think>a</think>\nso\n<think>\n{drafts}\n</think>\n"):  # fmt: skip
         assert read(f"{thoughts}```bash\n{command}\n```").command == command
 
 

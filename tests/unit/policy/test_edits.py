@@ -130,7 +130,9 @@ def test_a_text_file_with_fences_of_its_own_is_not_cut_at_the_first() -> None:
     new = old.replace("first", "twice")
     found = refusal(f"```markdown prompt.md\n{new}```\n", {"prompt.md": old})
     assert "backticks" in found.what and "four" in found.hint
-    assert edit(f"````markdown prompt.md\n{new}````\n", {"prompt.md": old}).files == {"prompt.md": new}
+    for text in (new, "Solve it without code, and think twice before you answer.\n"):
+        for mark in ("````", "~~~"):
+            assert edit(f"{mark}markdown prompt.md\n{text}{mark}\n", {"prompt.md": old}).files == {"prompt.md": text}
 
 
 def test_tags_of_thoughts_in_edited_code_end_no_thought() -> None:
