@@ -314,10 +314,11 @@ def noise_has_grown(sigma: float | None, first: float | None, times: float = TIM
 
 
 def explain_noise(sigma: float, first: float) -> str:
-    """The fact, and what may be behind it."""
+    """The fact, and what may be behind it: few large effects and more noise look alike, as each edit runs once."""
     return (
-        f"σ is {sigma:.2g}, {sigma / first:.0f} times the {first:.2g} of when the baseline was first measured: "
-        "too much noise to tell most gains. Is the machine busy with something else?"
+        f"σ is thought to be {sigma:.2g}, {sigma / first:.0f} times the {first:.2g} of when the baseline was first "
+        "measured: smaller gains cannot be told. Is the machine busy with something else? "
+        "If not, edits have large effects, which is no harm."
     )
 
 

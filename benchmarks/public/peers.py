@@ -8,8 +8,8 @@ Each lives in a virtual environment of its own, and runs as a process with a cle
 nowhere: its clients reach loopback alone. Between it and the model's server stands a counter of ours. It puts in the
 model's name, and a seed where a request has none; a prompt that the model has no room for gets an empty answer. The
 counter also scores the programs, by ``scoring.py``, one at a time: so every arm's evaluations are counted in one place.
-The first program is one of them. A run ends with its last evaluation, or after five answers for each, or hours. Answers
-that lead to no program are no evaluation: they are counted beside them.
+The first program is one of them. A run ends with its last evaluation, after as many answers, or after hours: an answer
+that leads to no program is a turn that is spent, as it is in a session of ours.
 
 Defaults that are changed, for each: model and endpoint, seed, tokens of an answer (`max_tokens`; those of the model),
 and the task's words, which are put after the default system message. The whole program stands between EVOLVE-BLOCK
@@ -56,8 +56,6 @@ from autoresearchd.domain.task import Direction
 PROBLEMS = Path(__file__).parent / "problems"
 NO_PROXY = "http://127.0.0.1:9"
 """Nothing listens there: what asks for anything but loopback gets no answer."""
-ANSWERS = 5
-"""So many answers for each evaluation before a run is given up."""
 LOG = "peer.log"
 DONE = "installed"
 """A file in a peer's environment: what is in it."""
@@ -375,7 +373,7 @@ def run(
     work = (folder / "peer").resolve()
     work.mkdir(parents=True)
     sign = 1 if task.metric.direction is Direction.MAXIMIZE else -1
-    most = evaluations, evaluations * ANSWERS
+    most = evaluations, evaluations
     counter = Counter(base_url, model, lambda text: judge(text, problem, seed), sign=sign, seed=seed, most=most)
     with counter:
         first = (problem / task.editable[0]).read_text()

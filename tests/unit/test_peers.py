@@ -131,7 +131,7 @@ def test_a_run_ends_with_its_last_evaluation_and_takes_with_it_what_it_started(
         pytest.param(
             "evaluate('one'); evaluate('full disk')", [], 1, "scored: the disk is full", id="the scorer fails"
         ),
-        pytest.param("evaluate('one')\nwhile True: think()", [], 1, "20 answers", id="no answer is a program"),
+        pytest.param("evaluate('one')\nwhile True: think()", [], 1, "4 answers", id="no answer is a program"),
         pytest.param(
             WORKS, [fails(503, "too busy", None, "server_error")], 1, "answered 503: .*too busy", id="the model fails"
         ),

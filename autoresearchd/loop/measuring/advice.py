@@ -1,4 +1,4 @@
-"""What the user is to know of the measuring: the baseline's time and seed, a busy machine, a failing job."""
+"""What the user is to know of the measuring: the baseline's time and seed, a larger σ, a failing job."""
 
 from __future__ import annotations
 

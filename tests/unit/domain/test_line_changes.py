@@ -48,9 +48,9 @@ def test_git_makes_of_the_one_text_the_other(root: Path, before: str, after: str
     ],
 )
 def test_lines_that_repeat_themselves_stop_no_daemon(old: list[str], new: list[str]) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     made = [*old]
     for start, end, first, last in reversed(changed_lines(old, new)):
         made[start:end] = new[first:last]
     assert made == new
-    assert time.monotonic() - began < 30, "it took hours"
+    assert time.process_time() - began < 30, "it took hours"
