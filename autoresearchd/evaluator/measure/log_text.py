@@ -140,7 +140,6 @@ _WINDOW = 2**20
 _MATCHES = 100_000
 _LONGEST_LINE = 2_000
 _JSON_DEPTH = 4
-_METRIC_LINE = re.compile(rf"\n[ \t]{{0,32}}METRIC[ \t]{{1,32}}({NAME})[ \t]{{0,32}}=[ \t]{{0,32}}({NUMBER_THEN_UNIT})")
 _JSON_LINE = re.compile(r"\n[ \t]{0,32}(\{[^\n]{1,65536})")
 _BEFORE = r"(?:final|validation|valid|val|test|eval|evaluation)"
 """Words that may stand before a metric's name and say what it was measured on; not ``best`` or ``train``."""
@@ -209,13 +208,15 @@ def _matches(
     text: str, low: int, high: int, mode: str, known: Sequence[str], wanted: Sequence[str]
 ) -> Iterator[tuple[int, str, float]]:
     """(position, name, value) of what each form of a mode gives in a stretch of a text."""
+    # The longest first, so that ``loss`` does not hide ``loss_val``. Names of the task may have any sign: ``acc%``.
+    names, space = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True)), r"[ \t]{0,32}"
     if mode in ("auto", "metric"):
-        for match in _METRIC_LINE.finditer(text, low, high):
+        metric_line = re.compile(rf"\n{space}METRIC[ \t]{{1,32}}({names}|{NAME}){space}={space}({NUMBER_THEN_UNIT})")
+        for match in metric_line.finditer(text, low, high):
             yield match.start(), match[1], to_float(match[2])
     if wanted and mode in ("auto", "key_value"):
-        # The longest first, so that ``loss`` does not hide ``loss_val``; quotes are those of pretty-printed JSON.
-        names = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
-        space, sign = r"[ \t]{0,32}", "[:=]" if mode == "auto" else ":"
+        # Quotes are those of pretty-printed JSON.
+        sign = "[:=]" if mode == "auto" else ":"
         key_line = re.compile(rf"\n{space}[\"']?({names})[\"']?{space}{sign}{space}({NUMBER_THEN_UNIT})")
         for match in key_line.finditer(text, low, high):
             yield match.start(), match[1], to_float(match[2])

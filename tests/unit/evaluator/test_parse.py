@@ -37,6 +37,12 @@ def test_a_number_is_read_with_its_unit_and_separators(printed: str, value: floa
         assert parse_metrics(line, scoring()) == {"val_bpb": value}
 
 
+@pytest.mark.parametrize("name", ["acc%", "f1(macro)", "pass+1", "a|b", "loss,val"])
+def test_every_name_that_task_yaml_takes_is_read(name: str) -> None:
+    for line in (f"METRIC {name}=0.5", f"{name}: 0.5", f'{{"{name}": 0.5}}'):
+        assert parse_metrics(f"METRIC {name}2=3\n{line}", scoring(metric=name))[name] == 0.5
+
+
 @pytest.mark.parametrize(
     "printed", ["1.2.3", "3/10", "12:30", "0,98", "0,987", "0x10", "1,23,4", "abc", "", "9" * 5000, "- 1"]
 )
