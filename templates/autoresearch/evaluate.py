@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from exchange import EvaluationError, Exchange, Refused, tell
-from probes import Bets, Probe, Text, add_decoys, read_windows, schedule
+from probes import Bets, Comparison, Probe, Text, add_decoys, read_windows, schedule
 
 RECORD = struct.Struct("<6i")
 SLOTS = 2  # the model computes one batch while the last one is scored
@@ -130,8 +130,8 @@ class Scorer:
         self.jobs = list(schedule(self.batches, vocab, plan.probes, rng))
         self.loss_of = nll_sum_cuda if profile == "cuda" else nll_sum
         self.channel = Channel(folder, self.plan, len(self.token_bytes))
-        self.probed: dict[int, list[tuple[Probe, int, Logits]]] = {}  # by batch: a probe, which row, its answer
-        self.sent, self.bets = 0, Bets()
+        self.comparison = Comparison(self.ask, self.batches.windows, plan.tolerance)
+        self.sent, self.received, self.bets = 0, 0, Bets()
 
     def score(self) -> float:
         """Bits per byte. Raises `EvaluationError` or `Refused`."""
@@ -143,16 +143,13 @@ class Scorer:
                 self.send_until(number)
             else:
                 self.send_until(number + 1)  # the model computes it while this one is scored
-            logits = self.channel.receive(number)
+            logits, self.received = self.channel.receive(number), number + 1
             if self.bets.foreseen(*self.batches.request(job), logits):
                 raise Refused("not_causal", "causal=0", "tokens that were drawn at random were foreseen")
             if isinstance(job, Probe):
-                for row, batch in enumerate(job.batches.tolist()):
-                    entry = (job, row, logits[row, job.places[row]])  # a copy
-                    self.probed.setdefault(batch, []).append(entry)
+                self.comparison.keep(job, logits)
                 continue
-            for probe, row, first in self.probed.pop(job, []):
-                self.compare(probe, row, first, logits, number)
+            self.comparison.check(job, logits)
             targets = self.batches.windows[job, :, 1:].reshape(-1)
             lengths = self.token_bytes[targets] * np.repeat(self.batches.counted[job], self.plan.window)
             nats += self.loss_of(logits.reshape(len(targets), -1), targets, (lengths > 0).astype(np.float64))
@@ -164,35 +161,13 @@ class Scorer:
             self.channel.send(self.sent, self.batches.request(self.jobs[self.sent])[0])
             self.sent += 1
 
-    def compare(self, probe: Probe, row: int, first: Logits, answer: Logits, number: int) -> None:
-        """What a probe's row was answered before its cut, and the batch's answer (B, T, V): they must agree."""
-        places, source = probe.places[row], (int(probe.batches[row]), int(probe.rows[row]))
-        second = answer[source[1], places]
-        moved = float(np.abs(first - second).max())
-        if moved <= self.plan.tolerance:
-            return
-        self.finish(number)
-        change = float(np.abs(first - self.ask(probe.inputs)[row, places]).max())
-        if change > self.plan.tolerance:
-            raise Refused("gate_miss", "deterministic=0", f"logits moved by {change:.3g} when it was asked twice")
-        true = probe.inputs.copy()
-        true[row] = self.batches.windows[source][:-1]
-        change = float(np.abs(second - self.ask(true)[row, places]).max())
-        if change > self.plan.tolerance:
-            text = f"logits moved by {change:.3g} when the other rows of the batch changed"
-            raise Refused("not_causal", "independent=0", text)
-        text = f"logits before position {probe.cuts[row]} moved by {moved:.3g} when later tokens changed"
-        raise Refused("not_causal", "causal=0", text)
-
-    def finish(self, number: int) -> None:
-        """Receive what is under way beyond a request."""
-        for pending in range(number + 1, self.sent):
-            self.channel.receive(pending)
-
     def ask(self, inputs: Tokens) -> Logits:
-        """The answer to a request beside the schedule."""
+        """The answer to a request beside the schedule, after those to all that is under way."""
+        for pending in range(self.received, self.sent):
+            self.channel.receive(pending)
         self.channel.send(self.sent, inputs)
         self.sent += 1
+        self.received = self.sent
         return self.channel.receive(self.sent - 1)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from channel import SYMBOLS, Channel, EvaluationError, Inputs, Logits
 from exchange import Refused, tell
-from probes import Bets, Probe, Text, add_decoys, read_windows, schedule
+from probes import Bets, Comparison, Probe, Text, add_decoys, read_windows, schedule
 
 PARTS = ("model.py", "weights.bin")
 
@@ -83,46 +83,13 @@ def bits(logits: Logits, targets: Inputs) -> float:
     return float((np.log(np.exp(relative, out=relative).sum(axis=-1, dtype=np.float64)) - picked).sum() / np.log(2))
 
 
-class Comparison:
-    """What probes were answered, until the batches of their rows are."""
-
-    def __init__(self, channel: Channel, windows: Inputs, tolerance: float) -> None:
-        self.channel, self.windows, self.tolerance = channel, windows, tolerance
-        self.answers: dict[int, list[tuple[Probe, int, Logits]]] = {}  # by batch: a probe, which row, its answer
-
-    def keep(self, probe: Probe, logits: Logits) -> None:
-        """The answer to a probe."""
-        for row, batch in enumerate(probe.batches.tolist()):
-            self.answers.setdefault(batch, []).append((probe, row, logits[row, probe.places[row]]))  # a copy
-
-    def check(self, batch: int, logits: Logits) -> None:
-        """Refuse a model of which logits before a cut differ between a probe's answer and the batch's own."""
-        for probe, row, first in self.answers.pop(batch, []):
-            second = logits[probe.rows[row], probe.places[row]]
-            moved = float(np.abs(first - second).max())
-            if moved > self.tolerance:
-                self.refuse(probe, row, first, second, moved)
-
-    def refuse(self, probe: Probe, row: int, first: Logits, second: Logits, moved: float) -> None:
-        """Find out why logits differ, by two more requests, and raise."""
-        change = float(np.abs(first - self.channel.ask(probe.inputs)[row, probe.places[row]]).max())
-        if change > self.tolerance:
-            raise Refused("gate_miss", "deterministic=0", f"logits moved by {change:.3g} when it was asked twice")
-        true = probe.inputs.copy()
-        true[row] = self.windows[probe.batches[row], probe.rows[row], :-1]
-        change = float(np.abs(second - self.channel.ask(true)[row, probe.places[row]]).max())
-        if change > self.tolerance:
-            raise Refused("not_causal", "independent=0", "logits moved when the other rows of the batch changed")
-        raise Refused("not_causal", "causal=0", f"logits moved by {moved:.3g} when later bytes changed")
-
-
 def score(channel: Channel, text: Inputs, plan: Plan, rng: np.random.Generator) -> float:
     """Bits per byte of a text. Raises EvaluationError or Refused."""
     windows, between = read_windows(text, plan.window, plan.rows, plan.batches)
     if len(windows) < 2 * plan.rows:
         raise EvaluationError(f"val.bin holds {len(text)} bytes: too few; run prepare.py again")
     batches = add_decoys(windows, Text(between, SYMBOLS), plan.rows, plan.decoys, rng)
-    comparison, bets, total = Comparison(channel, batches.windows, plan.tolerance), Bets(), 0.0
+    comparison, bets, total = Comparison(channel.ask, batches.windows, plan.tolerance), Bets(), 0.0
     for job in schedule(batches, SYMBOLS, plan.probes, rng):
         inputs, draws = batches.request(job)
         logits = channel.ask(inputs)

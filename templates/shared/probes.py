@@ -31,12 +31,13 @@ where these have as many rows as there are batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from exchange import Refused
 
 PLACES = 256  # positions compared per row at most; half of them are those just before the cut
 DRAWS = 3000  # symbols drawn at random in all probes together, about
@@ -215,6 +216,45 @@ def compared(cut: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
         return np.arange(cut)
     near = np.arange(cut - PLACES // 2, cut)
     return np.append(rng.choice(cut - PLACES // 2, PLACES - PLACES // 2, replace=False), near)
+
+
+class Comparison:
+    """What probes were answered, until the batches of their rows are.
+
+    ask: gives the logits (B, T, V) for a request beside the schedule. windows: rows (N, B, T + 1) of all batches.
+    tolerance: how far logits may move when what they may not depend on changes.
+    """
+
+    def __init__(self, ask: Callable[[Rows], Logits], windows: Rows, tolerance: float) -> None:
+        self.ask, self.windows, self.tolerance = ask, windows, tolerance
+        self.answers: dict[int, list[tuple[Probe, int, Logits]]] = {}  # by batch: a probe, which row, its answer
+
+    def keep(self, probe: Probe, logits: Logits) -> None:
+        """The answer to a probe."""
+        for row, batch in enumerate(probe.batches.tolist()):
+            self.answers.setdefault(batch, []).append((probe, row, logits[row, probe.places[row]]))  # a copy
+
+    def check(self, batch: int, logits: Logits) -> None:
+        """Refuse a model of which logits before a cut differ between a probe's answer and the batch's own."""
+        for probe, row, first in self.answers.pop(batch, []):
+            second = logits[probe.rows[row], probe.places[row]]
+            moved = float(np.abs(first - second).max())
+            if moved > self.tolerance:
+                self.refuse(probe, row, first, second, moved)
+
+    def refuse(self, probe: Probe, row: int, first: Logits, second: Logits, moved: float) -> None:
+        """Find out why logits differ, by two more requests, and raise."""
+        change = float(np.abs(first - self.ask(probe.inputs)[row, probe.places[row]]).max())
+        if change > self.tolerance:
+            raise Refused("gate_miss", "deterministic=0", f"logits moved by {change:.3g} when it was asked twice")
+        true = probe.inputs.copy()
+        true[row] = self.windows[probe.batches[row], probe.rows[row], :-1]
+        change = float(np.abs(second - self.ask(true)[row, probe.places[row]]).max())
+        if change > self.tolerance:
+            what = f"logits moved by {change:.3g} when the other rows of the batch changed"
+            raise Refused("not_causal", "independent=0", what)
+        what = f"logits before position {probe.cuts[row]} moved by {moved:.3g} when what comes later changed"
+        raise Refused("not_causal", "causal=0", what)
 
 
 class Bets:

@@ -25,7 +25,6 @@ ends when the other does.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import select
@@ -38,6 +37,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from system_calls import COMPUTING, ON_FILES, READING, allow_only, libc
+
 RECORD = struct.Struct("<6i")
 _SHAPE = struct.Struct("<3i")
 _OVER = 75  # exit status of a broker that is asked no more
@@ -48,38 +49,10 @@ MOST_SAID = 1 << 20  # bytes that edited code may print
 Answer = Callable[[bytes, tuple[int, int, int]], tuple[tuple[int, ...], Any]]
 """From the bytes of a batch and the shape (B, T, V) of its logits to the shape that they have, and their buffer."""
 
-_DEATH_SIGNAL, _DUMPABLE, _SECCOMP, _NO_NEW_PRIVILEGES = 1, 4, 22, 38  # prctl(2)
-_LOAD, _AND, _EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06  # bpf(2)
-_ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
-_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH, which of the two numbers below
-_CALLS = {
-    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67),
-    "close": (3, 57), "lseek": (8, 62), "fstat": (5, 80), "poll": (7, None), "ppoll": (271, 73),
-    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216),
-    "madvise": (28, 233), "futex": (202, 98), "sched_yield": (24, 124), "sched_getaffinity": (204, 123),
-    "getcpu": (309, 168), "membarrier": (324, 283), "rseq": (334, 293), "set_robust_list": (273, 99),
-    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
-    "restart_syscall": (219, 128), "getpid": (39, 172), "gettid": (186, 178),
-    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "nanosleep": (35, 101),
-    "gettimeofday": (96, 169), "times": (100, 153), "getrusage": (98, 165), "getrandom": (318, 278),
-    "exit": (60, 93), "exit_group": (231, 94),
-}  # fmt: skip
+_DEATH_SIGNAL, _DUMPABLE = 1, 4  # prctl(2)
 _CALLS_OF_CUDA = {"ioctl": (16, 29), "clone": (56, 220), "eventfd2": (290, 19), "fcntl": (72, 25)}
-_CALLS_ON_FILES = {
-    "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291), "access": (21, None),
-    "faccessat": (269, 48), "faccessat2": (439, 439), "readlink": (89, None), "readlinkat": (267, 78),
-    "getdents64": (217, 61), "getcwd": (79, 17), "dup": (32, 23), "uname": (63, 160), "sysinfo": (99, 179),
-    "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176), "getegid": (108, 177),
-}  # fmt: skip
-_WRITES = 0o1103  # of the flags of open(2): O_WRONLY, O_RDWR, O_CREAT, O_TRUNC
-_THREAD = 0x10000  # of those of clone(2): CLONE_THREAD
-# Allowed where some bits of an argument are so: numbers, which argument, which bits, and what they have to be.
-_CHECKED_ON_FILES = {
-    "open": ((2, None), 1, _WRITES, 0),
-    "openat": ((257, 56), 2, _WRITES, 0),
-    "clone": ((56, 220), 0, _THREAD, _THREAD),
-}
-_CLONE3 = 435  # its flags lie in memory, where no filter looks: the C library takes clone(2) where it is not known
+_THREAD = 0x10000  # of the flags of clone(2): CLONE_THREAD
+_STARTING_THREADS = {"clone": ((56, 220), 0, _THREAD, _THREAD)}
 
 
 def fail(message: str) -> int:
@@ -103,40 +76,15 @@ def open_pipes(folder: Path) -> tuple[int, int]:
     return requests, os.open(folder / "replies", os.O_WRONLY | os.O_NONBLOCK)
 
 
-def _control(*arguments: int) -> None:
-    """prctl(2)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(*(ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:5])):
-        raise OSError(ctypes.get_errno(), f"prctl: {os.strerror(ctypes.get_errno())}")
-
-
 def confine(*, files: bool = True, cuda: bool = False) -> None:
     """From here on this process creates and writes nothing that another one could read, and starts none.
 
     files: it may read files and start threads; without, it opens no file and asks nothing of one by its name.
     Raises OSError where that cannot be had.
     """
-    machine = os.uname().machine
-    if machine not in _MACHINES:
-        raise OSError(f"no filter of system calls is known for {machine}")
-    architecture, column = _MACHINES[machine]
-    calls = _CALLS | (_CALLS_ON_FILES if files else {}) | (_CALLS_OF_CUDA if cuda else {})
-    steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    for numbers in calls.values():
-        if numbers[column] is not None:
-            steps += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ALLOW)]
-    checked = {"tgkill": ((234, 131), 0, 0xFFFFFFFF, os.getpid()), **(_CHECKED_ON_FILES if files else {})}
-    for numbers, argument, bits, value in checked.values():
-        if numbers[column] is not None:
-            steps += [(_EQUAL, 0, 5, numbers[column]), (_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, bits)]
-            steps += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _EPERM)]
-    if files:
-        steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ENOSYS)]
-    steps.append((_RETURN, 0, 0, _EPERM))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
-    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
-    _control(_NO_NEW_PRIVILEGES, 1)
-    _control(_SECCOMP, 2, ctypes.addressof(program))
+    calls = COMPUTING | (ON_FILES if files else {}) | (_CALLS_OF_CUDA if cuda else {})
+    own = {"tgkill": ((234, 131), 0, 0xFFFFFFFF, os.getpid())}
+    allow_only(calls, {**own, **(READING | _STARTING_THREADS if files else {})})
 
 
 class Child:
@@ -167,7 +115,7 @@ class Child:
         """The child: never returns."""
         status = 1
         try:
-            _control(_DEATH_SIGNAL, signal.SIGKILL)
+            libc("prctl", _DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
             nothing = os.open(os.devnull, os.O_RDONLY)
             for number, pipe in enumerate((nothing, said, said)):
                 os.dup2(pipe, number)
@@ -240,7 +188,7 @@ def serve(folder: Path, pipes: tuple[int, int], load: Callable[[], Answer], *, g
     """Serve until the scorer closes its end. Each child answers ``group`` batches; symbol: bytes of an input symbol."""
     files = os.open(folder / "inputs.bin", os.O_RDONLY), os.open(folder / "outputs.bin", os.O_WRONLY)
     # Else a child could open what this process has open, through /proc: the batches and answers of the others.
-    _control(_DUMPABLE, 0)
+    libc("prctl", _DUMPABLE, 0, 0, 0, 0)
     shape, status = b"", 0
     while status == 0:  # this process must never see a batch: a child inherits what its ancestors know
         known, tell = os.pipe()
@@ -265,7 +213,7 @@ def _broke(
     """
     (requests, replies), (inputs, outputs), child = pipes, files, None
     try:
-        _control(_DEATH_SIGNAL, signal.SIGKILL)
+        libc("prctl", _DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if shape:
             child = Child(load, _SHAPE.unpack(shape), symbol, requests)
         poller = select.poll()

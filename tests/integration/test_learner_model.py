@@ -79,7 +79,7 @@ def test_each_algorithm_moves_a_real_model_towards_what_was_worth_more(smollm2: 
     given = [
         Trajectory(
             session="s", number=number, attempt=0, group="g", state_id="x", at=datetime.fromtimestamp(number, UTC),
-            policy_version="", messages=MESSAGES, prompt_ids=prompt, completion="", token_ids=answer.completion,
+            policy_version="", messages=MESSAGES, completion="", token_ids=answer.completion,
             logprobs=tuple(said), reward=reward, censored=False, label=Label.NONE if reward > 0 else Label.NO_GAIN,
             feedback="The answer must name Paris.",
         )

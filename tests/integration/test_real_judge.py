@@ -13,7 +13,7 @@ from autoresearchd.domain.errors import BaselineError, EnvironmentFailure, Inter
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import RunRequest
 from autoresearchd.learner.gate.held_out_states import HeldOut, HeldOutState
-from autoresearchd.learner.gate.judge_answers import RealJudge
+from autoresearchd.learner.gate.judge_answers import Outcome, RealJudge
 from tests.fakes.bench import program_of
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.integration.bench import PROGRAM, Bench, job
@@ -44,6 +44,10 @@ def better(value: float) -> str:
     return block("SCALE = 1.0", f"SCALE = {value}")
 
 
+def judged(judge: RealJudge, at: HeldOutState, answer: str) -> Outcome:
+    return judge.judge_all([(at, answer)])[0]
+
+
 def failing(text: str = "", log: str = "no such device", **how: Any) -> FakeExecutor:
     """An executor whose runs of programs with that text fail."""
     how = {"outcome": "failed", "exit_code": 1, **how}
@@ -65,7 +69,7 @@ def test_a_program_is_run_once_however_often_it_is_proposed(held_out: HeldOut, s
     found = judge.judge_all([(state, better(1.5)), (state, better(1.5)), (state, better(1.7))])
     assert len(executor.requests) == 3, "the incumbent beside them, and two programs"
     assert len({request.seed for request in executor.requests}) == 1
-    again = judge.judge(state, better(1.7))
+    again = judged(judge, state, better(1.7))
     assert len(executor.requests) == 3
     assert found[0] == found[1]
     assert again == found[2]
@@ -102,13 +106,13 @@ def test_a_run_that_was_lost_with_its_host_says_nothing_and_is_made_again_the_ne
         return job(request)
 
     judge = RealJudge(held_out, FakeExecutor(script))
-    first, second = judge.judge(state, better(1.5)), judge.judge(state, better(1.5))
+    first, second = judged(judge, state, better(1.5)), judged(judge, state, better(1.5))
     assert (first.reward, first.label, first.valid) == (None, Label.HOST_LOST, True)
     assert second.reward is not None
 
 
 def test_where_the_incumbent_itself_does_not_run_nothing_is_said(held_out: HeldOut, state: HeldOutState) -> None:
-    found = RealJudge(held_out, failing("1.0")).judge(state, better(1.5))
+    found = judged(RealJudge(held_out, failing("1.0")), state, better(1.5))
     assert found.reward is None
     assert "what it is compared with does not run here" in found.error
 
@@ -131,7 +135,7 @@ def test_what_the_incumbent_trains_beyond_the_budget_is_no_licence_to_train_yet_
         attempts = [(state, block("SCALE = 1.5", f"SCALE = {value}")) for value in ("1.6", "1.7")]
         long, honest = RealJudge(held_out, FakeExecutor(script)).judge_all(attempts)
         took |= dict.fromkeys(took, 8.0)
-        again = RealJudge(held_out, FakeExecutor(script)).judge(*attempts[0])
+        again = judged(RealJudge(held_out, FakeExecutor(script)), *attempts[0])
     bench.close()
     assert (long.label, long.valid) == (Label.BUDGET_OVERRUN, True)
     assert "the budget is 5 s" in long.error
@@ -154,7 +158,7 @@ def test_an_edit_has_the_time_that_the_loop_would_give_it(tmp_path: Path) -> Non
     bench.run(1)
     with opened(bench) as held_out:
         (state,) = held_out.states([trajectory(1)]).states
-        found = RealJudge(held_out, FakeExecutor(script)).judge(state, better(1.5))
+        found = judged(RealJudge(held_out, FakeExecutor(script)), state, better(1.5))
     bench.close()
     assert bench.task.execution.budget.wall == 70.0
     assert (found.label, found.valid) == (Label.NONE, True)
@@ -163,7 +167,7 @@ def test_an_edit_has_the_time_that_the_loop_would_give_it(tmp_path: Path) -> Non
 
 def test_a_full_disk_ends_the_judging_with_words(held_out: HeldOut, state: HeldOutState) -> None:
     with pytest.raises(EnvironmentFailure, match="no room on the disk") as caught:
-        RealJudge(held_out, failing(log="", outcome="disk_full", exit_code=None)).judge(state, better(1.5))
+        judged(RealJudge(held_out, failing(log="", outcome="disk_full", exit_code=None)), state, better(1.5))
     assert caught.value.hint
 
 
@@ -185,7 +189,7 @@ def test_what_a_killed_judge_left_is_removed_and_the_session_stays_as_it_was(
     before, left = journal(), held_out.ground("t").scratch / "5" / "run"
     left.mkdir(parents=True)
     (left / "training.log").write_text("old")
-    RealJudge(held_out, FakeExecutor(job)).judge(state, better(1.5))
+    judged(RealJudge(held_out, FakeExecutor(job)), state, better(1.5))
     assert not left.exists()
     assert journal() == before
 
@@ -203,7 +207,7 @@ def test_what_cannot_run_here_is_known_from_one_run_before_anything_is_asked(hel
     judge = RealJudge(held_out, sound)
     assert judge.rehearse(states) == {}
     assert len(sound.requests) == 1, "one of a session"
-    judge.judge(states[0], better(1.5))
+    judged(judge, states[0], better(1.5))
     assert len(sound.requests) == 2, "and it counts"
     assert "does not run here (error)" in RealJudge(held_out, failing()).rehearse(states)["t"]
     assert RealJudge(held_out, lost).rehearse(states) == {}, "a host that was lost says nothing about the task"

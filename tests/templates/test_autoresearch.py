@@ -20,7 +20,16 @@ np = pytest.importorskip("numpy")
 tokenizers = pytest.importorskip("tokenizers")
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "templates" / "autoresearch"
-FILES = ("train.py", "prepare.py", "evaluate.py", "exchange.py", "probes.py", "serve_model.py", "serving.py")
+FILES = (
+    "train.py",
+    "prepare.py",
+    "evaluate.py",
+    "exchange.py",
+    "probes.py",
+    "serve_model.py",
+    "serving.py",
+    "system_calls.py",
+)
 SCORED = 60_000
 """Bytes of validation text, before those go that training text shares."""
 
@@ -40,7 +49,7 @@ def workspace_with(base: Path, target: Path, edit: tuple[str, str] | None = None
     (target / "data").mkdir(parents=True)
     for name in ("train.bin", "meta.json"):
         shutil.copy(base / "data" / name, target / "data" / name)
-    for name in ("serve_model.py", "serving.py"):
+    for name in ("serve_model.py", "serving.py", "system_calls.py"):
         shutil.copy(TEMPLATE / name, target)
     text = (TEMPLATE / "train.py").read_text()
     if edit is not None:

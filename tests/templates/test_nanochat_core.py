@@ -13,7 +13,15 @@ from autoresearchd.resources import bundled
 from tests.templates.programs import load_programs, score
 
 FOLDER = bundled("templates") / "nanochat-core"
-PROTECTED = ("evaluate.py", "channel.py", "exchange.py", "serve_model.py", "serving.py", "questions.py")
+PROTECTED = (
+    "evaluate.py",
+    "channel.py",
+    "exchange.py",
+    "serve_model.py",
+    "serving.py",
+    "system_calls.py",
+    "questions.py",
+)
 UNIGRAM = """
 import torch
 
@@ -55,7 +63,7 @@ def scored(pristine: Path, folder: Path, logits: str) -> subprocess.CompletedPro
     """What the scorer says of a model whose logits for idx are an expression."""
     import torch
 
-    for name in ("serve_model.py", "serving.py"):
+    for name in ("serve_model.py", "serving.py", "system_calls.py"):
         shutil.copy(FOLDER / name, folder)
     (folder / "train.py").write_text(UNIGRAM.format(logits=logits))
     counts = torch.ones(256)

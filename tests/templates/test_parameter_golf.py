@@ -55,7 +55,15 @@ def artifact(folder: Path, code: str, weights: bytes) -> Path:
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The protected files, and a text in which each byte is the one before it plus 1, 2 or 3."""
     folder = tmp_path_factory.mktemp("pristine")
-    for name in ("evaluate.py", "probes.py", "channel.py", "exchange.py", "serve_model.py", "serving.py"):
+    for name in (
+        "evaluate.py",
+        "probes.py",
+        "channel.py",
+        "exchange.py",
+        "serve_model.py",
+        "serving.py",
+        "system_calls.py",
+    ):
         shutil.copy(FOLDER / name, folder)
     (folder / "data").mkdir()
     steps = np.random.default_rng(1).integers(1, 4, 60_000)

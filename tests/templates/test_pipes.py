@@ -54,6 +54,6 @@ def test_a_served_model_waits_on_where_its_requests_looked_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
 ) -> None:
     serving = load_program(TEMPLATES / "shared", "serving")
-    monkeypatch.setattr(serving, "_control", lambda *_: None)
+    monkeypatch.setattr(serving, "libc", lambda *_: None)
     tell = os.open(tmp_path / "tell", os.O_WRONLY | os.O_CREAT)
     assert serving._broke(tmp_path, (pipe[0], tell), (tell, tell), lambda: None, b"", tell, 1, 4) == serving._OVER

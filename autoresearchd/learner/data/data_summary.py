@@ -19,7 +19,7 @@ LEAST_USABLE = 0.2
 
 _COLUMNS = {
     "session": "text", "number": "whole", "attempt": "whole", "index": "whole", "group": "text", "state_id": "text",
-    "at": "time", "policy_version": "text", "messages": "text", "prompt_ids": "wholes", "completion": "text",
+    "at": "time", "policy_version": "text", "messages": "text", "completion": "text",
     "token_ids": "wholes", "logprobs": "reals", "temperature": "real", "reward": "real", "censored": "flag",
     "label": "text", "error": "text", "feedback": "text",
 }  # fmt: skip

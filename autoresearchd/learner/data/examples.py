@@ -61,7 +61,7 @@ def replayable(model: Learnable, trajectories: Sequence[Trajectory]) -> Examples
             return "without_tokens"
         if not each.temperature > 0:
             return "not_sampled"
-        return Sample(_prompt(model, each), each.token_ids, each.logprobs, each.temperature)
+        return Sample(model.encode(each.messages), each.token_ids, each.logprobs, each.temperature)
 
     return _examples(model, trajectories, sample)
 
@@ -72,7 +72,7 @@ def imitable(model: Learnable, trajectories: Sequence[Trajectory]) -> Examples:
     def sample(each: Trajectory) -> Sample | str:
         if not each.good:
             return "not_kept"
-        return Sample(_prompt(model, each), each.token_ids or model.tokens(each.completion))
+        return Sample(model.encode(each.messages), each.token_ids or model.tokens(each.completion))
 
     return _examples(model, trajectories, sample)
 
@@ -80,11 +80,6 @@ def imitable(model: Learnable, trajectories: Sequence[Trajectory]) -> Examples:
 def fits(model: Learnable, sample: Sample) -> bool:
     """Whether prompt and completion have room in the model's context."""
     return model.context is None or len(sample.prompt) + len(sample.completion) <= model.context
-
-
-def _prompt(model: Learnable, each: Trajectory) -> tuple[int, ...]:
-    """The tokens of what the policy was shown, as they were stored, or else by the chat template."""
-    return each.prompt_ids or model.encode(each.messages)
 
 
 def _examples(

@@ -49,7 +49,6 @@ class Trajectory:
     temperature: float = 1.0
     error: str = ""
     segment: int = 0
-    prompt_ids: tuple[int, ...] | None = None
 
     @property
     def key(self) -> tuple[str, int, int]:

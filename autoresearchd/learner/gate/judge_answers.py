@@ -105,10 +105,6 @@ class CheckingJudge:
     def __init__(self, held_out: HeldOut) -> None:
         self._held_out = held_out
 
-    def judge(self, state: HeldOutState, completion: str) -> Outcome:
-        """What one answer is worth."""
-        return self.judge_all([(state, completion)])[0]
-
     def judge_all(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         """What each of some answers is worth, in their order; an answer is judged as if it were the only one."""
         outcomes = []

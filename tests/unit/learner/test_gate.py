@@ -176,6 +176,10 @@ class Rules:
 JUDGE = CheckingJudge(Rules())
 
 
+def judged(at: HeldOutState, answer: str) -> Outcome:
+    return JUDGE.judge_all([(at, answer)])[0]
+
+
 @pytest.mark.parametrize(
     ("answer", "label", "worth", "valid"),
     [
@@ -191,17 +195,17 @@ JUDGE = CheckingJudge(Rules())
 def test_what_needs_no_run_earns_exactly_what_the_formula_gives(
     answer: str, label: Label, worth: float, valid: bool
 ) -> None:
-    found = JUDGE.judge(state(), answer)
+    found = judged(state(), answer)
     assert (found.label, found.reward, found.valid, found.not_run) == (label, worth, valid, False)
     assert found.error
 
 
 def test_a_new_edit_that_is_not_run_earns_its_novelty_only() -> None:
-    found = JUDGE.judge(state(), block("LR = 0.1", "LR = 0.2"))
+    found = judged(state(), block("LR = 0.1", "LR = 0.2"))
     assert (found.novelty, found.not_run, found.valid, found.label) == (1.0, True, True, Label.NONE)
     assert found.reward == pytest.approx(0.1)
     near = state("-LR = 0.1\n+LR = 0.2\n")
-    assert JUDGE.judge(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
+    assert judged(near, block("LR = 0.1", "LR = 0.2")).reward == pytest.approx(0.0)
 
 
 CHOOSING = {"train.py": "OPTIMIZER = 'adam'\nSCALE = 2.0\nDEPTH = 4\n"}
@@ -244,7 +248,7 @@ def told(kind: str) -> tuple[Mapping[str, Any], ...]:
 def test_an_answer_is_read_as_the_policy_reads_it_that_asked(
     kind: str, answer: str, edit: tuple[str, str] | None
 ) -> None:
-    found = JUDGE.judge(replace(state(), messages=told(kind), code=CHOOSING), answer)
+    found = judged(replace(state(), messages=told(kind), code=CHOOSING), answer)
     assert (found.valid, found.label) == (edit is not None, Label.NONE if edit else Label.MALFORMED_ANSWER)
     text = CHOOSING["train.py"]
     assert found.files == ({"train.py": text.replace(*edit)} if edit else {})
@@ -253,13 +257,13 @@ def test_an_answer_is_read_as_the_policy_reads_it_that_asked(
 def test_constants_that_are_called_so_are_not_hidden() -> None:
     code = {"train.py": "C1 = 0.5\nC2 = 0.25\n"}
     asked = brief.messages(make_state(code), **SMALL)
-    found = JUDGE.judge(replace(state(), messages=asked, code=code), "C2 = 0.5")
+    found = judged(replace(state(), messages=asked, code=code), "C2 = 0.5")
     assert found.files == {"train.py": "C1 = 0.5\nC2 = 0.5\n"}
 
 
 @given(st.text(max_size=400))
 def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
-    found = JUDGE.judge(state(), answer)
+    found = judged(state(), answer)
     assert found.reward is not None
     assert len(found.error) <= 300
     assert found.error.isprintable()
@@ -276,7 +280,7 @@ def test_whatever_the_answer_says_an_outcome_comes_out(answer: str) -> None:
     ],
 )
 def test_a_hostile_answer_is_a_useless_answer_and_its_error_is_safe_to_show(answer: str) -> None:
-    found = JUDGE.judge(state(), answer)
+    found = judged(state(), answer)
     assert (found.valid, found.reward) == (False, -2.0)
     assert "\x1b" not in found.error and len(found.error) <= 300
 

@@ -47,7 +47,7 @@ def test_tokens_that_the_model_does_not_have_are_left_out_and_counted_and_end_no
     data = played(TinyLearnable(), rounds=4, group=1)
     data[0] = replace(data[0], token_ids=(2**40,), logprobs=(-0.5,))
     data[1] = replace(data[1], token_ids=(-1,), logprobs=(-0.5,))
-    data[2] = replace(data[2], prompt_ids=(TinyLearnable().vocabulary, 1))
+    data[2] = replace(data[2], token_ids=(TinyLearnable().vocabulary,), logprobs=(-0.5,))
     kept, left_out = replayable(TinyLearnable(), data)
     assert [each.trajectory.number for each in kept] == [4]
     assert left_out == {"unknown_tokens": 3}

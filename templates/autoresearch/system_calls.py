@@ -1,0 +1,1 @@
+../shared/system_calls.py
