@@ -157,7 +157,9 @@ def test_training_prints_what_the_daemon_reads(trained: tuple[Path, Path, str]) 
         "training_seconds", "total_seconds", "peak_vram_mb", "mfu_percent",
         "total_tokens_M", "num_steps", "num_params_M", "depth",
     ]  # fmt: skip
-    assert int(summary["num_steps"]) == len(steps) and float(summary["training_seconds"]) < 6
+    assert int(summary["num_steps"]) == len(steps)
+    last = float(steps[-1].partition("| dt: ")[2].partition("ms")[0]) / 1000
+    assert float(summary["training_seconds"]) - last < 3.1, "it went on after its budget"
     assert (output / "checkpoint.pt").is_file()
 
 
