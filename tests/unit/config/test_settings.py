@@ -138,6 +138,13 @@ def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, key: str, word
     assert words in str(error) and hint in str(error)
 
 
+@pytest.mark.parametrize("address", ["https://ntfy.sh/my-own-topic", "https://h.example/" + "x" * 300])
+def test_the_address_of_a_webhook_in_place_of_its_file_is_not_shown(address: str) -> None:
+    error = mistake(f"notify: [{{url_file: '{address}'}}]")
+    assert error.key == "notify[0].url_file" and "first line of a file" in error.hint
+    assert address[8:24] not in str(error)
+
+
 @pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: [", "a: b: c", "\t- x", "---\na: 1\n---\nb: 2", "a: \0"])
 def test_what_is_no_settings_at_all_is_told_without_a_word_of_task_files(text: str) -> None:
     assert "task" not in str(mistake(text))
