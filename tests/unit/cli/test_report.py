@@ -288,6 +288,15 @@ def test_another_tools_log_is_imported_shown_drawn_reported_and_exported_again(
     assert [[e[k] for k in kept] for e in again] == [[e[k] for k in kept] for e in first]
 
 
+@pytest.mark.usefixtures("repository")
+def test_an_export_is_what_its_name_says_or_is_refused(command: Command) -> None:
+    for name, begins in (("x.TSV", "commit\t"), ("x", '{"type":'), ("x.jsonl", '{"type":')):
+        assert command("export", "-o", name).code == 0 and Path(name).read_text().startswith(begins)
+    answer = command("export", "-o", "x.csv")
+    assert answer.code == 2 and "spreadsheets read .tsv" in answer.err and not Path("x.csv").exists()
+    assert command("export", "-o", "x.csv", "--format", "tsv").code == 0, "whoever says the format may call it anything"
+
+
 def test_a_report_of_an_imported_session_and_its_page_say_nothing_of_runs(empty_repository: Path, command: Command) -> None:
     own = LOGS["pi.jsonl"].replace('"segment"', '"confirmed":true,"segment"')
     (empty_repository / "own.jsonl").write_text(own)
