@@ -118,6 +118,7 @@ def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
         ('learn: {set: {lr: "two\\nlines"}}', "learn.set.lr", "not a single value", ""),
         ("spend: {per_day: 1.0e+308}", "spend.per_day", "too large", "1,000,000,000"),
         ("structured: 1", "structured", "1 is not among true, false, auto", "write one of them"),
+        ("timeout: 3 600", "timeout", "did you mean 3600?", "write seconds"),
         ("temperature: 3", "temperature", "3 is too large", "at most 2"),
         ("policy: ''", "policy", "not a short line", ""),
         ("policy: 5", "policy", "found the number 5", '"5"'),
