@@ -297,7 +297,7 @@ def test_an_export_is_what_its_name_says_or_is_refused(command: Command) -> None
     assert command("export", "-o", "x.csv", "--format", "tsv").code == 0, "whoever says the format may call it anything"
 
 
-def test_a_report_of_an_imported_session_and_its_page_say_nothing_of_runs(empty_repository: Path, command: Command) -> None:
+def test_what_was_imported_is_not_said_to_have_runs(empty_repository: Path, command: Command) -> None:
     own = LOGS["pi.jsonl"].replace('"segment"', '"confirmed":true,"segment"')
     (empty_repository / "own.jsonl").write_text(own)
     assert command("import", "own.jsonl").code == 0
