@@ -139,7 +139,7 @@ class Project:
         """As ``pick``; UsageError where it was imported: nothing can be run, and there are no commits."""
         session = self.pick(store, tag)
         if session.policy == IMPORTED:
-            what = f"session {session.tag} was imported: it has no program to run and no commits"
+            what = f"session {session.tag} was imported: nothing runs there, and it has no program and no commits"
             raise UsageError(what, hint="`autoresearchd sessions list` shows the others, `start` begins one")
         return session
 

@@ -34,7 +34,8 @@ MOST_BRIEF = 512
 
 _KEYS_BELONG = (
     "keep keys out of this file: put the key into its provider's variable (e.g. ANTHROPIC_API_KEY), or into a file of "
-    "its own that key_files names (`key_files: {anthropic: PATH}`); for the policy local, local.key_file"
+    "its own that key_files names (`key_files: {anthropic: PATH}`); for the policy local, local.key_file, and for the "
+    "address of a webhook, url_file"
 )
 _OF_STORE_BELONGS = "; that of the store belongs into ~/.pgpass, PGPASSWORD, or with its URL into AUTORESEARCHD_STORE"
 _KEY_NAMES = re.compile(r"(?:.*[_-])?(?:key|apikey|secret|password|credentials?)|token|auth", re.IGNORECASE)
@@ -162,13 +163,21 @@ Notice = Literal["confirmed", "crash_loop", "stall", "budget", "learner", "ended
 """What a user can be told of: docs/agents.md says when."""
 
 
+def _no_address(given: object) -> object:
+    """Before all else is said of it: other messages quote the value, and the address of a webhook is a secret."""
+    if isinstance(given, str) and "://" in given:
+        hint = "put the address on the first line of a file of its own, and name that file here: `url_file: PATH`"
+        raise wrong("an address stands where the name of a file is needed", hint)
+    return given
+
+
 class NotifySettings(Section):
     """One place that is told. url_file: has the address of a webhook, which is a secret; command: or what is run.
 
     format: of what is sent to the address.
     """
 
-    url_file: Line | None = None
+    url_file: Annotated[Line | None, BeforeValidator(_no_address)] = None
     command: Command | None = None
     format: Literal["json", "text", "slack", "discord"] = "json"
     on: tuple[Notice, ...] = get_args(Notice)

@@ -23,15 +23,15 @@ from autoresearchd.domain.task import Direction, TrainingTime
 
 
 def _duration(value: Any) -> float:
-    if isinstance(value, (str, int, float)):
+    what = f"{shown(value)} is not a duration"
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         try:
             return parse_duration(value)
-        except (ValueError, OverflowError):
+        except ValueError as error:
+            what = str(error)
+        except OverflowError:
             pass
-    raise wrong(
-        f"{shown(value)} is not a duration",
-        "write seconds, or a text like 90s, 5m, 1h30m; more than zero, less than 30 years",
-    )
+    raise wrong(what, "write seconds, or a text like 90s, 5m, 1h30m; more than zero, less than 30 years")
 
 
 def _duration_or_zero(value: Any) -> float:

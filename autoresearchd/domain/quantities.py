@@ -52,22 +52,25 @@ _WHOLE = re.compile(r"(?:(?>\d+(?:\.\d+)?)\s*+[smhd]?\s*+)+")
 def parse_duration(text: str | float | int) -> float:
     """Seconds of ``90``, ``90s``, ``5m``, ``1h30m``; ValueError for anything else, for zero and for less."""
     if isinstance(text, bool):
-        raise ValueError(f"not a duration: {text!r}")
+        raise ValueError(f"not a duration: {text}")
+    given = repr(str(text)[:40])
     if isinstance(text, (int, float)):
         seconds = float(text)
     else:
         cleaned = text.strip().lower()
         if cleaned.startswith("-") and _WHOLE.fullmatch(cleaned[1:]):
-            raise ValueError(f"a duration must be more than zero: {text!r}")
+            raise ValueError(f"a duration must be more than zero: {given}")
         if not _WHOLE.fullmatch(cleaned):
-            raise ValueError(f"not a duration: {text!r}")
+            raise ValueError(f"not a duration: {given}")
         parts = _PART.findall(cleaned)
         if len(parts) > 1 and not all(unit for _, unit in parts):  # "3 600" are not 603 seconds
-            raise ValueError(f"a duration of several parts needs a unit in each: {text!r}")
+            joined = "".join(cleaned.split())
+            meant = f" (did you mean {joined}?)" if len(_PART.findall(joined)) == 1 else ""
+            raise ValueError(f"a duration of several parts needs a unit in each: {given}{meant}")
         seconds = sum(float(n) * _UNITS[u] for n, u in parts)
     if not 0 < seconds < 1e9:
         must = "less than 30 years" if seconds > 0 else "more than zero"
-        raise ValueError(f"a duration must be {must}: {str(text)[:40]!r}")
+        raise ValueError(f"a duration must be {must}: {given}")
     return seconds
 
 

@@ -8,6 +8,7 @@ columns are those of karpathy/autoresearch's ``results.tsv``; a fork's with othe
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -190,12 +191,13 @@ class ImportedLog:
     """A log as it is read; segment: the latest.
 
     ``warnings`` say which lines were passed over and why: the first ones of all that there were (``warned``).
-    written_at: of the file; typed: it tells a value of 0 from none; dated: one of its experiments has a time.
+    written_at, digest: of the file; typed: it tells a value of 0 from none; dated: one of its experiments has a time.
     """
 
     path: Path
     name: str
     written_at: datetime
+    digest: str
     typed: bool = False
     dated: bool = False
     metric: str = "metric"
@@ -230,7 +232,7 @@ class ImportedLog:
 def store_log(store: SqlStore, log: ImportedLog) -> str:
     """Make a session of a log, as a whole or not at all; the sentence to show."""
     stem = re.sub(r"[^a-z0-9]+", "-", log.path.stem.lower()).strip("-")[:24] or "log"
-    known = {session.tag for session in store.sessions()}
+    known = {session.tag: session.task_json for session in store.sessions()}
     tags = (f"{IMPORTED}-{stem}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
     tag = next(tag for tag in tags if tag not in known)
     first = log.experiments[0]
@@ -238,13 +240,17 @@ def store_log(store: SqlStore, log: ImportedLog) -> str:
         "name": log.name,
         "scoring": {"metric": log.metric, "direction": log.direction, "source": "self-reported"},
         "execution": {"budget": None},
+        "imported": log.digest,
     }
     new = NewSession(tag, "", json.dumps(task), IMPORTED, IMPORTED, first.commit, 0)
+    same = next((name for name, its in known.items() if its == new.task_json), "")
     with store.as_one() as whole:
         _fill(whole, whole.create_session(new, first.at).id, tag, log)
     experiments = counted(len(log.experiments), "experiment")
     more = log.warned - len(log.warnings)
     told = [*log.warnings, *([f"… and {counted(more, 'line')} more"] if more > 0 else [])]
+    if same:
+        told.insert(0, f"session {same} is the same already: `autoresearchd sessions remove {tag}` removes this one")
     warnings = "".join(f"\n  {warning}" for warning in told)
     return f"{experiments} of {log.path} {'is' if len(log.experiments) == 1 else 'are'} now session {tag}{warnings}"
 
@@ -296,7 +302,9 @@ def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
     metric, direction: of a table, where it is not to be told from its columns and from what was kept.
     """
     try:
-        log = ImportedLog(path, path.stem, datetime.fromtimestamp(int(path.stat().st_mtime), UTC))
+        with path.open("rb") as whole:
+            digest = hashlib.file_digest(whole, "sha256").hexdigest()
+        log = ImportedLog(path, path.stem, datetime.fromtimestamp(int(path.stat().st_mtime), UTC), digest)
         if path.suffix.lower() == ".parquet":
             _read_parquet(log, metric, direction)
             return _require_experiments(log)

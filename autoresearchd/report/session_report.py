@@ -217,7 +217,8 @@ class SessionReport:
             told += f" (the baseline was first measured at {number(baseline)})" if drifted else ""
         else:
             told += percent
-        return f"{told}, confirmed in experiment {confirmed['experiment']} over {counted(confirmed['runs'], 'run')}."
+        runs = f" over {counted(confirmed['runs'], 'run')}" if confirmed["runs"] else ""  # an imported log has none
+        return f"{told}, confirmed in experiment {confirmed['experiment']}{runs}."
 
     @property
     def length(self) -> str:

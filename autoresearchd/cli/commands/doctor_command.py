@@ -218,10 +218,13 @@ def _keys() -> tuple[str, ...]:
 
 def _config() -> tuple[str, ...]:
     from autoresearchd.app.compose import usual_policy
+    from autoresearchd.app.observers import targets_of
     from autoresearchd.config.settings import load_settings, settings_path
 
     try:
-        usual_policy(load_settings(os.environ), os.environ)
+        settings = load_settings(os.environ)
+        usual_policy(settings, os.environ)
+        targets_of(settings.notify)
     except ConfigError as error:
         return "missing", clean(error.what, 300), error.hint
     path = settings_path(os.environ)

@@ -136,7 +136,10 @@ def export(
         _send(place, tag, to, output)
         return
     suffix = output.suffix.lower() if output else ""
-    format_name = format_name or next((one for one in Format if suffix == f".{one}"), Format.JSONL)
+    format_name = format_name or next((f for f in Format if suffix == f".{f}"), None if suffix else Format.JSONL)
+    if format_name is None:
+        hint = "spreadsheets read .tsv; or say with --format what is to be in it"
+        raise UsageError(f"{output}: an export is a .jsonl, .tsv or .parquet file", hint=hint)
     try:
         write(format_name, _head(place, tag), place.reader.experiments(tag), output or sys.stdout)
     except OSError as error:

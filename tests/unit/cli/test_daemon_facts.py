@@ -134,7 +134,7 @@ def test_nothing_is_asked_of_an_imported_session(repository: Path, command: Comm
     assert command("import", "results.tsv").code == 0
     answer = command(name, *["try it wider"] * (name == "note"), "--session", "imported-results")
     assert answer.code == 2
-    assert "was imported" in answer.err and "resume" not in answer.err
+    assert "was imported: nothing runs there" in answer.err and "resume" not in answer.err
 
 
 def test_a_database_is_not_upgraded_under_a_daemon_of_the_version_that_wrote_it(

@@ -228,6 +228,11 @@ def test_doctor_says_what_in_the_users_file_is_wrong(
     assert f"✗ config     {file}:2: structured: 'maybe' is not among true, false, auto" in told
     file.write_text("policy: search\n")
     assert f"✓ config     {file}\n" in command("doctor").out
+    (tmp_path / "hook").touch()
+    for name, what in (("gone", "the address to notify cannot be read: No such file"), ("hook", "no http address")):
+        file.write_text(f"notify: [{{url_file: {name}}}]\n")
+        told = command("doctor").out
+        assert f"✗ config     {tmp_path / name}: " in told and what in told and "the address of a webhook" in told
 
 
 def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path, command: Command) -> None:

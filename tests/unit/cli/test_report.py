@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
+import httpx
 import pytest
 
 from autoresearchd.domain.labels import Label, Outcome, SessionState, Status
@@ -18,6 +19,7 @@ from autoresearchd.report.session_report import SessionReport, escape_markdown, 
 from autoresearchd.report.story import slots
 from autoresearchd.store.story_reader import Origin, StoryReader
 from autoresearchd.workspace import layout
+from tests.browser.serving import serving
 from tests.fakes.stores import open_store
 from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_hybrid, add_session
 from tests.unit.report.test_story import edit, record
@@ -284,6 +286,25 @@ def test_another_tools_log_is_imported_shown_drawn_reported_and_exported_again(
     again = json.loads(command("experiments", "--json", "--session", "imported-again").out)
     kept = ("experiment", "status", "metric", "metrics", "description", "commit", "asi")
     assert [[e[k] for k in kept] for e in again] == [[e[k] for k in kept] for e in first]
+
+
+@pytest.mark.usefixtures("repository")
+def test_an_export_is_what_its_name_says_or_is_refused(command: Command) -> None:
+    for name, begins in (("x.TSV", "commit\t"), ("x", '{"type":'), ("x.jsonl", '{"type":')):
+        assert command("export", "-o", name).code == 0 and Path(name).read_text().startswith(begins)
+    answer = command("export", "-o", "x.csv")
+    assert answer.code == 2 and "spreadsheets read .tsv" in answer.err and not Path("x.csv").exists()
+    assert command("export", "-o", "x.csv", "--format", "tsv").code == 0, "whoever says the format may call it anything"
+
+
+def test_what_was_imported_is_not_said_to_have_runs(empty_repository: Path, command: Command) -> None:
+    own = LOGS["pi.jsonl"].replace('"segment"', '"confirmed":true,"segment"')
+    (empty_repository / "own.jsonl").write_text(own)
+    assert command("import", "own.jsonl").code == 0
+    assert "confirmed in experiment 1.\n" in command("report").err
+    with serving(empty_repository) as server:
+        page = httpx.get(f"http://127.0.0.1:{server.port}/s/imported-own").text
+    assert "#1</a></p>" in page and "0 runs" not in page
 
 
 @pytest.mark.parametrize(

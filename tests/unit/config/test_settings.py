@@ -118,6 +118,7 @@ def test_a_file_that_says_nothing_changes_nothing(text: str) -> None:
         ('learn: {set: {lr: "two\\nlines"}}', "learn.set.lr", "not a single value", ""),
         ("spend: {per_day: 1.0e+308}", "spend.per_day", "too large", "1,000,000,000"),
         ("structured: 1", "structured", "1 is not among true, false, auto", "write one of them"),
+        ("timeout: 3 600", "timeout", "did you mean 3600?", "write seconds"),
         ("temperature: 3", "temperature", "3 is too large", "at most 2"),
         ("policy: ''", "policy", "not a short line", ""),
         ("policy: 5", "policy", "found the number 5", '"5"'),
@@ -136,6 +137,13 @@ def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, key: str, word
     error = mistake(text)
     assert error.key == key
     assert words in str(error) and hint in str(error)
+
+
+@pytest.mark.parametrize("address", ["https://ntfy.sh/my-own-topic", "https://h.example/" + "x" * 300])
+def test_the_address_of_a_webhook_in_place_of_its_file_is_not_shown(address: str) -> None:
+    error = mistake(f"notify: [{{url_file: '{address}'}}]")
+    assert error.key == "notify[0].url_file" and "first line of a file" in error.hint
+    assert address[8:24] not in str(error)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: [", "a: b: c", "\t- x", "---\na: 1\n---\nb: 2", "a: \0"])

@@ -65,6 +65,12 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.parametrize(("text", "meant"), [("3 600", "mean 3600?"), ("1 000s", "mean 1000s?"), ("1h30", "'1h30'$")])
+def test_a_number_with_spaces_is_named_as_it_was_meant(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=meant):
+        parse_duration(text)
+
+
 @pytest.mark.parametrize("text", ["300000h", "9" * 400 + "d", 1e12])
 def test_a_duration_that_is_too_long_is_not_called_none(text: str | float) -> None:
     with pytest.raises(ValueError, match="less than 30 years"):

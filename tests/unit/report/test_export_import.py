@@ -206,6 +206,17 @@ def test_an_import_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch
         assert len(store.experiments(store.session("imported-log").id)) == 3
 
 
+def test_whoever_imports_the_same_log_again_is_told_where_it_is_already(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    write(Format.JSONL, HEAD, [record(0, "keep", 1.0)], file)
+    with open_store(tmp_path / "state.db") as store:
+        assert "already" not in store_log(store, read_log(file))
+        told = store_log(store, read_log(file))
+        assert "session imported-log is the same already" in told and "sessions remove imported-log-2`" in told
+        write(Format.JSONL, HEAD, [record(0, "keep", 1.0), record(1, "keep", 0.9)], file)
+        assert "already" not in store_log(store, read_log(file)), "it has grown since"
+
+
 def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path) -> None:
     file = tmp_path / "training.jsonl"
     lines = ['{"run":1,"metric":1,"status":"keep"}', *(f"step {n} loss 2.0" for n in range(500))]
