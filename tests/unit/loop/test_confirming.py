@@ -909,7 +909,7 @@ def test_a_wait_for_a_learner_leaves_room_for_the_confirmation(tmp_path: Path) -
         while len(bench.experiments()) == 3 and not enough():
             clock.passed += 1.0
 
-    loop = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=8 * 3600.0)
+    loop = bench.loop(None, replace(bench.laboratory(), clock=clock), max_seconds=600.0)
     loop.between = learn
     assert "time limit" in loop.run()
     assert verdicts(bench) == [("limit", 2, 0, Outcome.CONFIRMED)]
