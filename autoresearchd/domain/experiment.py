@@ -318,7 +318,7 @@ def explain_noise(sigma: float, first: float) -> str:
     return (
         f"σ is thought to be {sigma:.2g}, {sigma / first:.0f} times the {first:.2g} of when the baseline was first "
         "measured: smaller gains cannot be told. Is the machine busy with something else? "
-        "If not, edits have large effects, which is no harm."
+        "If not, edits may have large effects, or the baseline's runs were alike by luck: no harm."
     )
 
 
