@@ -23,6 +23,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -53,12 +54,15 @@ class Effects:
         return -math.exp(self.harm_log[0] + self.harm_log[1] * z)
 
 
-EFFECTS = {
+USUAL = {
     "karpathy": Effects(0.31, 0.22, (-0.22, 1.35), (-0.51, 1.84)),
     "karpathy, few gains": Effects(0.76, 0.10, (1.01, 0.75), (1.74, 0.71)),
     "parameter golf": Effects(0.54, 0.08, (0.59, 0.69), (1.91, 1.68)),
     "late": Effects(0.30, 0.06, (0.30, 0.90), (-0.50, 1.20)),
 }
+LARGE = "large effects"
+EFFECTS = {**USUAL, LARGE: Effects(0.1, 0.35, (2.3, 1.2), (2.5, 1.2))}
+"""Large: nearly each edit changes a young program by tens of σ, and one run of each cannot tell what σ is."""
 NOISES = {"independent": (0.0, 0.0, 1.0), "seed": (0.5, 0.0, 0.5), "drift": (0.0, 0.7, 0.3)}
 """Shares of the variance: of the seed, of the machine (correlated over a dozen runs), of nothing in particular."""
 DRIFT_RUNS = 12.0
@@ -378,8 +382,9 @@ VARIANTS: dict[str, tuple[ConfirmRule, float]] = {
     **{f"limit {x}": (replace(DEFAULT, limit=x), EVERY) for x in (4, 8)},
     **{f"share {x:g}": (replace(DEFAULT, share=x), EVERY) for x in (0.04, 0.16)},
 }
-EQUAL_WORLDS = [(e, n, EQUAL) for n in NOISES for e in EFFECTS]
+EQUAL_WORLDS = [(e, n, EQUAL) for n in NOISES for e in USUAL]
 UNEQUAL_WORLDS = [(e, "independent", p) for p in UNEQUAL for e in ("karpathy", "parameter golf")]
+LARGE_WORLDS = [(LARGE, n, EQUAL) for n in NOISES]
 
 
 def _compare(job: tuple[str, str, str, str, range, int]) -> Tally:
@@ -418,7 +423,11 @@ def attack(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: S
 
 
 def compare(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: Sequence[str]) -> None:
-    worlds = EQUAL_WORLDS + UNEQUAL_WORLDS
+    groups = {
+        "programs of equal noise": EQUAL_WORLDS, "programs of unequal noise": UNEQUAL_WORLDS,
+        "large effects": LARGE_WORLDS,
+    }  # fmt: skip
+    worlds = [world for group in groups.values() for world in group]
     jobs = [(*world, rule, sessions, runs) for world in worlds for rule in rules]
     tallies = pool.map(_compare, jobs, chunksize=1)
     print(f"{len(sessions)} sessions from {sessions.start} on, of {runs} runs each\n{HEAD}")
@@ -426,8 +435,9 @@ def compare(pool: multiprocessing.pool.Pool, sessions: range, runs: int, rules: 
         print(f"{effects}; noise: {noise}; of programs: {programs}")
         for rule, tally in zip(rules, tallies[i * len(rules) :], strict=False):
             print(tally.row(f"  {rule}"))
-    split = len(EQUAL_WORLDS) * len(rules)
-    for name, some in (("programs of equal noise", tallies[:split]), ("programs of unequal noise", tallies[split:])):
+    left = iter(tallies)
+    for name, group in groups.items():
+        some = list(islice(left, len(group) * len(rules)))
         print(f"all worlds with {name}")
         for k, rule in enumerate(rules):
             print(sum(some[k :: len(rules)], Tally()).row(f"  {rule}"))
