@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def describe(machine: Rented) -> dict[str, Any]:
     hours = max(0.0, time.time() - machine.since) / 3600
     return {
         "name": machine.name, "session": tag_of(machine), "state": machine.state, "what": machine.what,
-        "usd_per_hour": machine.usd, "since": machine.since,
+        "usd_per_hour": machine.usd, "since": datetime.fromtimestamp(machine.since, UTC).isoformat(),
         "usd": None if machine.usd is None else round(machine.usd * hours, 4),
     }  # fmt: skip
 

@@ -135,7 +135,10 @@ class Observed:
             "baseline_metric": metric["baseline"], "best_metric": metric["best"],
             "run_count": status["session"]["experiments"],
         }  # fmt: skip
-        lines = [{**run_line(e, 0), "experiment": e["experiment"], "label": e.get("label") or ""} for e in found]
+        lines = [
+            {**run_line(e, int(e.get("segment") or 0)), "experiment": e["experiment"], "label": e.get("label") or ""}
+            for e in found
+        ]
         return {"cwd": str(self.root), "session": session, "last": lines[0] if lines else None}
 
 

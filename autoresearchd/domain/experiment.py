@@ -340,5 +340,7 @@ def limit_reached(limits: Limits, *, experiments: int, seconds: float, usd: floa
         twice = format_duration(max(1.0, 2 * max(longest, seconds))).replace(" ", "")
         return Reached(f"the time limit of {format_duration(longest)} is reached", f"--max-time {twice}")
     if dearest is not None and usd >= dearest:
-        return Reached(f"the spend limit of {dearest:g} USD is reached", f"--max-cost {2 * max(dearest, usd):.2f}")
+        return Reached(
+            f"the spend limit of {dearest:g} USD is reached", f"--max-cost {max(0.01, 2 * max(dearest, usd)):.2f}"
+        )
     return None

@@ -83,7 +83,7 @@ def tsv_lines(head: SessionHead, records: Iterable[Record]) -> Iterator[str]:
 
     A text that a spreadsheet would run as a formula begins with an apostrophe, by which spreadsheets know a text.
     """
-    yield "\t".join(("commit", _FORMULA.sub("'", clean(head.metric)), "memory_gb", "status", "description"))
+    yield "\t".join((_KARPATHYS[0], _FORMULA.sub("'", clean(head.metric)), *_KARPATHYS[1:]))
     for record in _decided(records):
         failed = record["status"] in ("crash", "checks_failed")
         value, memory = (0.0, 0.0) if failed else (real(record.get("metric")) or 0.0, _memory_gb(record))
@@ -444,6 +444,8 @@ _NAMES = {
     "hypothesis": ("hypothesis", "idea"),
 }
 """What forks call the columns of karpathy's table, the usual name first."""
+_KARPATHYS = ["commit", "memory_gb", "status", "description"]
+"""Karpathy's, without that of the metric, which is the second."""
 _NO_METRIC = re.compile(
     r"memory|vram|\bram\b|delta|expected|baseline|(^|_)(id|gb|mb|kb|bytes|seed|seeds|n|std|cost|usd|tokens)($|_)|^(run|exp|"
     r"experiment|iteration|iter|step|number|num|trial|round|segment|confidence|epoch|epochs|lr|seconds|duration)$"
@@ -505,6 +507,8 @@ def _metric_column(
         if metric not in names:
             raise UsageError(f"{path} has no column {metric[:60]!r}", hint=f"it has {clean(', '.join(names), 400)}")
         return names.index(metric)
+    if names[:1] + names[2:] == _KARPATHYS:  # karpathy's own table, whatever its metric is called
+        return 1
     start = place["commit"] if place["commit"] >= 0 else place["status"]
     order = [*range(start + 1, len(names)), *range(start)]
     order = [i for i in order if i not in place.values()]
@@ -523,9 +527,14 @@ def _guess_direction(log: ImportedLog) -> None:
     steps = [b - a for a, b in itertools.pairwise(kept)]
     if sum(step > 0 for step in steps) > sum(step < 0 for step in steps):
         log.direction = "maximize"
-        what = f"{log.path}: what was kept mostly has a higher {log.metric}: taken for better"
-        log.warned += 1
-        log.warnings.append(f"{what} (--direction minimize says otherwise)")
+        _told_direction(log, f"what was kept mostly has a higher {log.metric}: taken for better", "minimize")
+    elif not any(steps):
+        _told_direction(log, f"nothing tells whether a higher {log.metric} is better: taken for worse", "maximize")
+
+
+def _told_direction(log: ImportedLog, what: str, other: str) -> None:
+    log.warned += 1
+    log.warnings.append(f"{log.path}: {what} (--direction {other} says otherwise)")
 
 
 def _figure(text: str) -> float | None:

@@ -22,14 +22,15 @@ _ESCAPES = re.compile(
 _UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
 _SPACES = re.compile(r"\s+")
-_ANY_SPACE = "\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_OBEYED = re.compile(r"[\x00-\x08\r-\x1f\x7f-\x9f]")
+"""What a terminal obeys. Form feeds, marks within emoji and glyphs of private use are part of programs."""
 
 
-def strip_controls(line: str, keep: str = "\t") -> str:
+def strip_controls(line: str) -> str:
     """One line without terminal escapes, control characters and direction marks; tabs stay."""
     if line.isascii() and line.isprintable():
         return line
-    return printable(_ESCAPES.sub("", line), keep=keep, instead="")
+    return printable(_ESCAPES.sub("", line), keep="\t", instead="")
 
 
 def clean(text: object, limit: int | None = None) -> str:
@@ -41,13 +42,13 @@ def clean(text: object, limit: int | None = None) -> str:
 def diff_lines(diff: str, *, exact: bool = False) -> Iterator[tuple[str, str]]:
     """The lines of a unified diff, safe to print, with their kinds: ``add``, ``del``, ``hunk``, ``file``, nothing.
 
-    exact: as `git apply` wants them, with all kinds of spaces, and the carriage return at an end.
+    exact: as `git apply` wants them: without what a terminal obeys, but for the carriage return at an end.
     """
-    keep = _ANY_SPACE if exact else "\t"
     for line in diff.rstrip("\n").split("\n") if diff.strip() else ():
         kind = {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "")
         end = "\r" * (exact and line.endswith("\r"))
-        yield strip_controls(line, keep) + end, "file" if line.startswith(("+++ ", "--- ")) else kind
+        text = _OBEYED.sub("", _ESCAPES.sub("", line)) if exact else strip_controls(line)
+        yield text + end, "file" if line.startswith(("+++ ", "--- ")) else kind
 
 
 def program_words(test: Mapping[str, Any]) -> str:

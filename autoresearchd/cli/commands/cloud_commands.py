@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -31,7 +31,7 @@ def list_machines(as_json: JsonOption = False) -> None:
                 clean(one["name"], 100),
                 clean(one["state"], 20),
                 *("—" if one[key] is None else f"${one[key]:.2f}" for key in ("usd_per_hour", "usd")),
-                f"{datetime.fromtimestamp(one['since'], UTC):%Y-%m-%d %H:%M}",
+                f"{datetime.fromisoformat(one['since']):%Y-%m-%d %H:%M}",
                 clean(one["what"], 100),
             ]
             for one in found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def test_what_is_rented_is_shown_with_what_it_costs(sky: Path, command: Command)
     [machine] = json.loads(command("cloud", "list", "--json").out)
     assert (machine["name"], machine["session"], machine["state"]) == (OTHER, "t", "UP")
     assert machine["usd"] == pytest.approx(18.0, abs=1.0)
+    assert time.time() - datetime.fromisoformat(machine["since"]).timestamp() == pytest.approx(1800, abs=60)
     assert "$36.00" in command("cloud", "list").out
 
 

@@ -53,12 +53,13 @@ def test_runs_of_another_program_are_told_from_those_of_the_experiment(compared:
 
 
 def test_the_diff_of_a_program_from_windows_can_be_applied(repository: Path, command: Command) -> None:
-    """Nor does a space of another kind get lost: the program would be another one than was measured."""
-    diff = unified_diff({"train.py": "x = 1\r\ny = 2\r\n"}, {"train.py": "x = 9\r\ny = 'a\u00a0\u3000'\r\n"})
+    """Nor does a space of another kind get lost, or a mark within a glyph: it would be another program."""
+    edited = "x = 9\r\ny = 'a\u00a0\u3000\f👩\u200d💻\ue0b0\ufeff'\r\n"
+    diff = unified_diff({"train.py": "x = 1\r\ny = 2\r\n"}, {"train.py": edited})
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         session = store.session("mar8")
         e = store.open_experiment(session.id, parent=SHA, segment=0, at=START)
-        proposal = Proposal({"train.py": "x = 9\r\ny = 'a\u00a0\u3000'\r\n"}, "it helps", "search")
+        proposal = Proposal({"train.py": edited}, "it helps", "search")
         store.record_proposal(session.id, e.number, proposal, diff=diff, code_hash="windows")
     assert diff.strip() in command("show", str(e.number), "--diff").out
 

@@ -28,6 +28,8 @@ def test_each_limit_is_said_in_its_own_words() -> None:
     assert alone == ("1 experiment done, as asked", "--max-experiments 2")
     assert reached(seconds=7.0) == ("the time limit of 7s is reached", "--max-time 14s")
     assert reached(usd=1.5) == ("the spend limit of 1.5 USD is reached", "--max-cost 3.00")
+    cents = limit_reached(Limits(max_usd=0.002), experiments=0, seconds=0.0, usd=0.0021)
+    assert cents is not None and cents.more == "--max-cost 0.01"
 
 
 @given(limit=AMOUNTS, spent=AMOUNTS)

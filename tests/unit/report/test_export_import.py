@@ -269,6 +269,17 @@ def test_the_columns_are_karpathys() -> None:
     ]
 
 
+@pytest.mark.parametrize("metric", ["tokens_per_sec", "n_errors", "peak_vram_mb"])
+def test_a_table_of_ours_is_read_whatever_its_metric_is_called_and_says_what_it_guessed(
+    tmp_path: Path, metric: str
+) -> None:
+    file = tmp_path / "results.tsv"
+    file.write_text("\n".join(tsv_lines(replace(HEAD, metric=metric), [record(0, "keep", 3.5)])) + "\n")
+    read = read_log(file)
+    assert (read.metric, read.experiments[0].metric) == (metric, 3.5)
+    assert "--direction maximize says otherwise" in read.warnings[-1]
+
+
 texts = st.text(max_size=30)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 records_strategy = st.lists(
