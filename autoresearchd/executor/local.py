@@ -71,7 +71,7 @@ class _Planner:
             self.output.mkdir()
             self.programs = python.search_folders(self.unnamed / "bin")
             self.scratch = tier.scratch or Path(tempfile.mkdtemp(prefix="autoresearchd-"))
-            self.exchange = (_exchange(folder),) if evaluation and evaluation.model_command else ()
+            self.exchange = (_exchange(self.unnamed),) if evaluation and evaluation.model_command else ()
         except OSError as error:
             raise EnvironmentFailure(
                 f"cannot make the folders of a run in {folder}: {error}", hint="free disk space, or check permissions"
@@ -166,9 +166,8 @@ class _Planner:
         )
 
 
-def _exchange(run_dir: Path) -> Path:
-    """A fresh folder in shared memory; in the run's own folder where that is small or missing."""
-    parent = run_dir
+def _exchange(parent: Path) -> Path:
+    """A fresh folder in shared memory; in ``parent`` where that is small or missing."""
     if os.access(_SHARED_MEMORY, os.W_OK):
         space = os.statvfs(_SHARED_MEMORY)
         if space.f_bavail * space.f_frsize >= _SHARED_MEMORY_NEEDED:

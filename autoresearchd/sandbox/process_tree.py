@@ -26,6 +26,7 @@ _TIGHT = 0.15
 _MOST_LOOKED = 1 << 16
 """Descriptors of files, at one look."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 _FIRST = b"1000\n"
 TOKEN_VARIABLE = "AUTORESEARCHD_RUN_TOKEN"  # noqa: S105  # a name, no secret
 """All processes of a run inherit it."""
@@ -74,6 +75,18 @@ def descendants(pid: int) -> list[int]:
 def stat_fields(pid: int) -> list[bytes]:
     """The fields of /proc/<pid>/stat from the state on; the name before them may hold anything."""
     return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+def note_computed(pid: int, seen: dict[tuple[int, bytes], float]) -> None:
+    """Write down, by process and its start, for how many seconds each process below one has computed by itself.
+
+    One that nobody waits for, or whose parent ignores SIGCHLD, is in nobody's rusage once it has ended. A look at three
+    processes takes a quarter of a millisecond.
+    """
+    for child in descendants(pid):
+        fields = stat_fields(child)
+        if len(fields) > 19 and (ticks := int(fields[11]) + int(fields[12])):
+            seen[child, fields[19]] = ticks / _TICKS
 
 
 def attempt(function: Callable[..., object], *arguments: object) -> bool:

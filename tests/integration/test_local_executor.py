@@ -13,6 +13,7 @@ import pytest
 
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.evaluator.measure.measurement import measure
+from autoresearchd.executor import local as executor_module
 from autoresearchd.executor.environment import inspect
 from autoresearchd.loop.measuring.run_files import read_logs
 from autoresearchd.sandbox.launch import Supervised
@@ -154,6 +155,17 @@ def test_a_model_process_that_dies_does_not_leave_the_scorer_waiting(tier: Tier,
     exchange = (tmp_path / "runs" / "run" / "model.log").read_text().strip()
     assert exchange
     assert not Path(exchange).exists()
+
+
+def test_no_folder_tells_a_model_which_run_it_is_where_shared_memory_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "_SHARED_MEMORY", tmp_path / "none")
+    evaluation = Evaluation("sleep 600", model_command="echo $AUTORESEARCHD_EXCHANGE_DIR; exit 1", timeout=1.0)
+    run(PLAIN, tmp_path, make_task("true", evaluation=evaluation))
+    exchange = (tmp_path / "runs" / "run" / "model.log").read_text().strip()
+    assert exchange.startswith(str(tmp_path))
+    assert str(tmp_path / "runs") not in exchange
 
 
 # -- interpreters ----------------------------------------------------------------------------------------------------

@@ -26,12 +26,22 @@ from tests.integration.local_jobs import TIERS
 PATIENT = TASK.replace("budget: 5", "budget: 5, startup_grace: 100")
 WORKS = """\
 import os
+import signal
 import time
 BUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])
 SCALE = 1.0
 WORK = 0.3
-while time.process_time() < WORK:
-    pass
+HIDES = False
+read, write = os.pipe()
+if HIDES:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if not HIDES or os.fork() == 0:
+    while time.process_time() < WORK:
+        pass
+    os.write(write, b"x")
+    if HIDES:
+        os._exit(0)
+os.read(read, 1)
 print(f"score: {(SCALE - 2.0) ** 2 + int(os.environ['AUTORESEARCHD_SEED']) % 7 * 1e-3:.6f}")
 """
 READS = 'import os\nBUDGET = float(os.environ["AUTORESEARCHD_TIME_BUDGET"])\n' + PROGRAM
@@ -85,9 +95,10 @@ def test_what_beats_the_best_by_training_for_longer_is_no_improvement(
 
 
 def working(state: ResearchState) -> str:
-    """A better SCALE that computes for 0.1 s, then a better one still that computes for 1.5 s."""
-    scale, work = ((1.0, 0.3), (1.5, 0.1), (1.9, 1.5))[state.number]
-    return re.sub(r"WORK = .*", f"WORK = {work}", re.sub(r"SCALE = .*", f"SCALE = {scale}", WORKS))
+    """A better SCALE that computes for 0.1 s, then better ones that compute for 1.5 s, the last of them unseen."""
+    scale, work = ((1.0, 0.3), (1.5, 0.1), (1.8, 1.5), (1.9, 1.5))[state.number]
+    text = WORKS.replace("HIDES = False", f"HIDES = {state.number == 3}")
+    return re.sub(r"WORK = .*", f"WORK = {work}", re.sub(r"SCALE = .*", f"SCALE = {scale}", text))
 
 
 def by_the_clock(request: RunRequest) -> float:
@@ -97,14 +108,14 @@ def by_the_clock(request: RunRequest) -> float:
 
 @pytest.mark.parametrize("tier", TIERS[:: max(1, len(TIERS) - 1)])  # the best that there is, and none
 def test_what_a_job_really_computed_tells_training_from_waiting(tier: Tier, tmp_path: Path) -> None:
-    """By the clock both took as long; the one was kept waiting by the machine, the other one trained on."""
+    """By the clock all took as long; the one was kept waiting by the machine, the others trained on."""
     bench = Bench(tmp_path, task=PATIENT, program=WORKS)
     bench.policy = Writing(working)
     executor = LocalExecutor(tier=tier, devices=Devices())
-    bench.loop(2, replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))).run()
-    first, waited, trained = bench.experiments()
+    bench.loop(3, replace(bench.laboratory(), executor=TimedExecutor(executor, by_the_clock))).run()
+    first, waited, trained, hid = bench.experiments()
     assert waited.decision.status is Status.KEEP
-    assert trained.decision.label is Label.BUDGET_OVERRUN
+    assert trained.decision.label is hid.decision.label is Label.BUDGET_OVERRUN
     for experiment, work in ((first, 0.3), (waited, 0.1), (trained, 1.5)):
         for run in experiment.runs:
             if run.of is None:
