@@ -60,7 +60,12 @@ top = os.path.join(os.path.abspath(os.path.expanduser(told["folder"])), ".autore
 code = os.path.join(top, "code", told["code"])
 fault = ""
 try:
-    os.makedirs(os.path.join(top, "code"), mode=0o700, exist_ok=True)
+    for folder in (top, os.path.join(top, "code")):  # what lies in them is run
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        link, facts = os.lstat(folder), os.stat(folder)
+        if {link.st_uid, facts.st_uid} != {os.geteuid()} or facts.st_mode & 0o002:
+            raise PermissionError(folder + " is another user's, or others may write to it: chmod 700 or remove it")
+        os.chmod(folder, 0o700)
 except OSError as error:
     fault = str(error)
 hello = {"top": top, "there": os.path.isdir(code), "part": code + ".part-%d" % os.getpid(), "fault": fault,
