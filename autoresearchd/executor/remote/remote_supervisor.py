@@ -45,7 +45,7 @@ from autoresearchd.sandbox.tiers import Tier, choose
 
 MAGIC = b"\0autoresearchd\n"
 """Comes before anything else that is said: what a login script prints is skipped."""
-LOG_NAME = re.compile(r"(?:training|evaluation|model|setup|check-\d+)\.log")
+LOG_NAME = re.compile(r"(?:training|evaluation|model|setup|check-\d{1,2})\.log")
 _LENGTHS = struct.Struct(">II")
 _LOOK_EVERY_S, _PATIENCE_S = 0.1, 10.0
 _MOST_AT_ONCE = 1 << 20

@@ -136,7 +136,15 @@ def test_a_host_cannot_write_beside_the_logs(tmp_path: Path) -> None:
     run_dir.mkdir()
     (run_dir / "evaluation.log").symlink_to(tmp_path / "evaluation")
     logs = _Logs(run_dir)
-    for name in ("../out.log", "/tmp/out.log", "result.json", "check-x.log", "training.log\n", "evaluation.log"):
+    for name in (
+        "../out.log",
+        "/tmp/out.log",
+        "result.json",
+        "check-x.log",
+        "check-100.log",
+        "training.log\n",
+        "evaluation.log",
+    ):
         logs.told(name, b"x", False)
     logs.told("training.log", b"1", False)
     logs.told("training.log", b"2", True)
