@@ -20,7 +20,13 @@ from autoresearchd.domain.quantities import counted
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.environment import Interpreter, inspect, processor, resolve_python, run_setup, share_cores
 from autoresearchd.executor.gpus import Devices, find_devices, users
-from autoresearchd.executor.visible_files import find_data, hidden_places, interpreter_folders, place_links
+from autoresearchd.executor.visible_files import (
+    committed_places,
+    find_data,
+    hidden_places,
+    interpreter_folders,
+    place_links,
+)
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, Supervised, Supervisors, read_result, reap
 from autoresearchd.sandbox.process_tree import descendants
@@ -57,6 +63,7 @@ class _Planner:
         places, evaluation = (request.setup, request.source), self.task.evaluation
         data = find_data(self.task.data, places, "workspace.data")
         self.private = find_data(evaluation.private, places, "evaluation.private") if evaluation else ()
+        self.committed = tuple(committed_places(self.private, places))
         place_links(request.workspace, data)
         if evaluation:
             place_links(request.pristine, (*data, *self.private))
@@ -142,7 +149,7 @@ class _Planner:
     def job_view(self, writable: tuple[Path, ...] = ()) -> View:
         """What edited code sees: the worktree and the data; never what only the evaluation may read."""
         workspace = self.request.workspace
-        committed = (workspace / p.name for p in self.private if p.relative)
+        committed = (workspace / path for path in self.committed)
         hidden = (
             *hidden_places(self.task, self.python),
             *(p.real for p in self.private),

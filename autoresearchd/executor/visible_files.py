@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -51,6 +51,18 @@ def _find(name: str, places: Sequence[Path], key: str) -> Path:
         )
     # What set-up has copied from the commit may be pointers of Git LFS, and the files themselves the user's.
     return (there[0] if len(there) == 1 or not pointers(there[0]) else min(there, key=pointers)).resolve()
+
+
+def committed_places(entries: Iterable[DataEntry], places: Sequence[Path]) -> Iterator[Path]:
+    """Where in a folder of the commit what ``find_data`` found in ``places`` may lie, too.
+
+    At its name, and where links of the commit lead from there: links to data may have taken the place of those.
+    """
+    tops = [place.resolve() for place in places]
+    for entry in entries:
+        if entry.relative:
+            yield Path(entry.name)
+            yield from (entry.real.relative_to(top) for top in tops if is_inside(entry.real, [top]))
 
 
 def pointers(path: Path) -> int:
@@ -124,6 +136,7 @@ def agent_surroundings(task: Task, tools: Path, *, setup: Path, source: Path, pr
         readable=(*folders, *programs, *(entry.real for entry in data)),
         hidden=(*hidden_places(task, python), *(entry.real for entry in private)),
         programs=programs,
+        withheld=tuple(committed_places(private, (setup, source))),
     )
 
 

@@ -21,7 +21,7 @@ from autoresearchd.sandbox.file_locks import hold
 from autoresearchd.sandbox.job_files import remove_tree
 from autoresearchd.sandbox.launch import Plan, Program, RunLimits, Stage, launch
 from autoresearchd.sandbox.tiers import PLAIN, Tier
-from autoresearchd.sandbox.view import View, base_environment, search_path
+from autoresearchd.sandbox.view import View, base_environment, is_inside, search_path, way_to
 
 KEPT_BYTES = 64 * 1024  # of the beginning and of the end of a command's output
 MOST_OUTPUT = 32 << 20  # a command that prints more is ended
@@ -47,11 +47,15 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What commands see beside the copy: readable, but for what is hidden in it; programs: folders that lead PATH."""
+    """What commands see beside the copy: readable, but for what is hidden in it; programs: folders that lead PATH.
+
+    withheld: what is taken out of the copy should the commit hold it, relative to it.
+    """
 
     readable: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
     programs: tuple[Path, ...] = ()
+    withheld: tuple[Path, ...] = ()
 
 
 def require_sandbox(tier: Tier) -> None:
@@ -90,9 +94,13 @@ def open_shell(
             (folder / "lock.new").rename(folder / "lock")  # it is never there without being held
         try:
             with _disk_trouble(folder):
-                shell = SandboxedShell(folder, state.task, tier, surroundings(folder / "tools"), limits)
+                around = surroundings(folder / "tools")
+                shell = SandboxedShell(folder, state.task, tier, around, limits)
                 materialise(state, shell.folder)
-                _withhold(shell.folder, state.task)
+                for path in around.withheld:
+                    # What a link leads to elsewhere is not in the copy; the view hides it where it is.
+                    if is_inside(real := way_to(shell.folder / path).real, [shell.folder]):
+                        remove_tree(str(real))
             yield shell
         finally:
             remove_tree(str(folder))
@@ -185,15 +193,6 @@ def _kept(log: Path) -> tuple[str, str, int]:
     omitted = max(0, len(data) - 2 * KEPT_BYTES)
     head, tail = (data[:KEPT_BYTES], data[-KEPT_BYTES:]) if omitted else (data, b"")
     return head.decode("utf-8", "replace"), tail.decode("utf-8", "replace"), omitted
-
-
-def _withhold(copy: Path, task: Task) -> None:
-    """Take out of a copy what only the evaluation may read, should the commit hold it."""
-    for name in task.evaluation.private if task.evaluation else ():
-        path = Path(name)
-        if path.is_absolute() or ".." in path.parts or any((copy / p).is_symlink() for p in path.parents):
-            continue  # what a link leads to is not in the copy; the view hides it where it is
-        remove_tree(str(copy / path))
 
 
 def _remove_stale(scratch: Path) -> None:

@@ -52,7 +52,8 @@ def materialise(state: ResearchState, folder: Path) -> None:
 
 def surroundings(_: Path) -> Surroundings:
     python = inspect(Path(sys.executable))
-    return Surroundings(readable=(python.executable, *python.folders), programs=(python.bin,))
+    readable, withheld = (python.executable, *python.folders), (Path("data/val.txt"),)
+    return Surroundings(readable=readable, programs=(python.bin,), withheld=withheld)
 
 
 def the_state() -> ResearchState:
@@ -158,20 +159,23 @@ def test_it_reaches_nothing_that_is_not_its_own(tier: Tier, victims: dict[str, s
 def test_it_sees_of_the_machine_what_a_job_of_the_task_sees(tier: Tier, tmp_path: Path) -> None:
     setup, source, scratch = (tmp_path / name for name in ("setup", "source", "scratch"))
     scratch.mkdir()
-    write_files(setup, {"data/train.txt": "training\n", "data/val.txt": SECRET})
+    write_files(setup, {"data/train.txt": "training\n", "data/val.txt": SECRET, "real/val.txt": SECRET})
+    (setup / "linked").symlink_to("real")
     write_files(source, {"notes.txt": SECRET})
     state = the_state()
-    task = replace(state.task, data=("data",))
+    evaluation = Evaluation("true", private=("data/val.txt", "linked/val.txt"))
+    task = replace(state.task, data=("data", "linked"), evaluation=evaluation)
 
     def prepared(state: ResearchState, folder: Path) -> None:
-        (folder / "train.py").write_text(CODE)
+        write_files(folder, {"train.py": CODE, "real/val.txt": SECRET})
+        (folder / "linked").symlink_to("real")
         link_data(folder, task, setup=setup, source=source)
 
     def around(tools: Path) -> Surroundings:
         return agent_surroundings(task, tools, setup=setup, source=source, pristine=tmp_path / "pristine")
 
     with open_shell(replace(state, task=task), tier, prepared, around, scratch=scratch) as shell:
-        command = f"python -c 'import numpy; print(numpy.arange(3).sum())'; cat data/* {setup}/data/* {source}/*"
+        command = f"python -c 'import numpy; print(numpy.arange(3).sum())'; cat data/* real/* {setup}/*/* {source}/*"
         result = shell.run(command, timeout=60, cancel=NEVER)
     assert result.head.startswith("3\ntraining\n")
     assert SECRET not in result.head

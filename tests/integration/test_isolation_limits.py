@@ -198,13 +198,15 @@ def test_folders_nested_beyond_every_path_end_no_supervisor(tier: Tier, tmp_path
 ATTACKS = {
     "private data by way of the copy that is scored": "cat {root}/pristine/data/val.txt",
     "private data that was committed": "cat val.txt",
+    "private data that was committed behind a link": "cat real/val.txt",
     "a package that the task hides": "python -c 'import pytest; print(pytest.__version__, \"GOT IT\")'",
 }
 
 
 def guarded(command: str) -> Task:
-    evaluation = Evaluation("true", private=("data/val.txt", "val.txt"), hide=("{purelib}/pytest", "{purelib}/_pytest"))
-    return make_task(f"{command}; true", evaluation=evaluation, data=("data",))
+    private, hide = ("data/val.txt", "val.txt", "linked/val.txt"), ("{purelib}/pytest", "{purelib}/_pytest")
+    evaluation = Evaluation("true", private=private, hide=hide)
+    return make_task(f"{command}; true", evaluation=evaluation, data=("data", "linked"))
 
 
 @needs_sandbox
@@ -213,6 +215,10 @@ def test_an_attack_works_without_isolation_and_not_with_it(attack: str, tmp_path
     request = make_request(tmp_path, make_task())
     (request.setup / "data").mkdir()
     (request.setup / "data" / "train.txt").write_text("train\n")
+    for top in (request.setup, request.workspace):
+        (top / "real").mkdir()
+        (top / "linked").symlink_to("real")
+        (top / "real" / "val.txt").write_text("GOT IT\n")
     for place in (request.setup / "data", request.setup, request.workspace):
         (place / "val.txt").write_text("GOT IT\n")
     command = ATTACKS[attack].format(root=tmp_path)

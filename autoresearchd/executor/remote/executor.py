@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -35,7 +35,8 @@ from autoresearchd.executor.remote.link import Call, HostFull, HostLost, Link, T
 from autoresearchd.executor.remote.remote_supervisor import LOG_NAME
 from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.sandbox.job_files import remove_tree, write_json
-from autoresearchd.sandbox.launch import LOG_LIMIT, read_result, room_for_a_run
+from autoresearchd.sandbox.launch import LOG_LIMIT, RunLimits, read_result, room_for_a_run
+from autoresearchd.sandbox.process_tree import size_of
 from autoresearchd.sandbox.tiers import check_name
 
 T = TypeVar("T")
@@ -43,8 +44,11 @@ RECORD = "remote.json"
 """Of a run's folder: where it runs, for whoever finds it after this daemon."""
 _OUTCOMES = ("ok", "failed", "timeout", "budget_overrun", "killed", "oom", "disk_full", "lost", "tampered")
 _STAGE = re.compile(r"training|evaluation|check-\d+")
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S, _WATCH_EVERY_S = 0.1, 1.0
 _FETCHES = 3
+_MOST_SETUP_LOG = 64 << 20
+_MOST_FILES = 2 * RunLimits().files
+"""Of a run, its logs and folders included."""
 _SPARE_S = 60.0
 """For folders, interpreters and ends, on top of what a run may take."""
 
@@ -224,7 +228,8 @@ class RemoteExecutor:
 
             def told(name: str, data: bytes, rotated: bool) -> None:
                 with contextlib.suppress(OSError), log.open("ab") as stream:
-                    stream.write(mark + data if data else b"")
+                    if stream.tell() <= _MOST_SETUP_LOG:
+                        stream.write(mark + data if data else b"")
 
             return told
 
@@ -407,7 +412,13 @@ class RemoteExecutor:
         good = result.stages[-1].outcome == "ok"  # the output of any other is looked at by nobody
         for tried in range(1, _FETCHES + 1):
             try:
-                await link.guard(host.way.fetch(f"{link.hello['top']}/runs/{run}/0", run_dir, output=good))
+                fetch = host.way.fetch(f"{link.hello['top']}/runs/{run}/0", run_dir, output=good)
+                await link.guard(_within_bounds(fetch, run_dir))
+                break
+            except _TooMuch as error:
+                first = replace(result.stages[0], outcome="failed", detail=str(error))
+                result = replace(result, stages=(first, *result.stages[1:]))
+                _clear(run_dir)
                 break
             except HostLost:  # it has run for hours, perhaps, and a line breaks for seconds
                 if tried == _FETCHES:
@@ -448,6 +459,30 @@ class RemoteExecutor:
         finally:
             if known is None:
                 await host.close()
+
+
+class _TooMuch(Exception):
+    """A run has left more than it may."""
+
+
+async def _within_bounds(fetch: Coroutine[Any, Any, None], run_dir: Path) -> None:
+    """Fetch, and give up once more has come than a run may write.
+
+    A host may not have held it to that; and holes in files, and further names of one, take space here only.
+    """
+    most, task = room_for_a_run(run_dir), asyncio.ensure_future(fetch)
+    try:
+        while True:
+            done, _ = await asyncio.wait({task}, timeout=_WATCH_EVERY_S)
+            size, count = await asyncio.to_thread(size_of, str(run_dir), most, _MOST_FILES)
+            if size > most or count > _MOST_FILES:
+                raise _TooMuch(f"it left more than {most >> 20} MB or {_MOST_FILES:,} files")
+            if done:
+                return task.result()
+    finally:
+        task.cancel()
+        with contextlib.suppress(BaseException):
+            await task
 
 
 class _Logs:

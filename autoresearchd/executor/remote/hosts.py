@@ -168,7 +168,7 @@ class Host(Cooling):
 
     def _require_usable(self, hello: Hello) -> None:
         if hello["fault"]:
-            what = f"{self.name}: nothing can be written to {self._folder}: {clean(hello['fault'], 200)}"
+            what = f"{self.name}: {self._folder} cannot be used: {clean(hello['fault'], 200)}"
             raise MissingCapability(what, hint=f"correct {self.way.where_folder}")
         if not hello["platform"].startswith("linux"):
             what = f"{self.name}: it runs {hello['platform']}, where no run can be watched over"

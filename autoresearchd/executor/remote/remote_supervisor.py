@@ -45,7 +45,7 @@ from autoresearchd.sandbox.tiers import Tier, choose
 
 MAGIC = b"\0autoresearchd\n"
 """Comes before anything else that is said: what a login script prints is skipped."""
-LOG_NAME = re.compile(r"(?:training|evaluation|model|setup|check-\d+)\.log")
+LOG_NAME = re.compile(r"(?:training|evaluation|model|setup|check-\d{1,2})\.log")
 _LENGTHS = struct.Struct(">II")
 _LOOK_EVERY_S, _PATIENCE_S = 0.1, 10.0
 _MOST_AT_ONCE = 1 << 20
@@ -60,7 +60,12 @@ top = os.path.join(os.path.abspath(os.path.expanduser(told["folder"])), ".autore
 code = os.path.join(top, "code", told["code"])
 fault = ""
 try:
-    os.makedirs(os.path.join(top, "code"), mode=0o700, exist_ok=True)
+    for folder in (top, os.path.join(top, "code")):  # what lies in them is run
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        link, facts = os.lstat(folder), os.stat(folder)
+        if {link.st_uid, facts.st_uid} != {os.geteuid()} or facts.st_mode & 0o002:
+            raise PermissionError(folder + " is another user's, or others may write to it: chmod 700 or remove it")
+        os.chmod(folder, 0o700)
 except OSError as error:
     fault = str(error)
 hello = {"top": top, "there": os.path.isdir(code), "part": code + ".part-%d" % os.getpid(), "fault": fault,

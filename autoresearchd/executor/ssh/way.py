@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -107,7 +108,7 @@ class SshWay:
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)  # what writes is a child of it
                 await process.wait()
         if process.returncode == 0:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -21,7 +22,7 @@ from autoresearchd.executor.gpus import Devices, find_devices
 from autoresearchd.executor.remote.executor import _checked, _Logs, folder_of
 from autoresearchd.executor.remote.hosts import disagreement, own_code, setup_key
 from autoresearchd.executor.remote.link import Hello, HostLost, Link, Way
-from autoresearchd.executor.remote.remote_supervisor import MAGIC, Remote, own_slot, pack
+from autoresearchd.executor.remote.remote_supervisor import BOOT, MAGIC, Remote, own_slot, pack
 from autoresearchd.executor.remote.trees import Trees
 from autoresearchd.sandbox import view
 from tests.contract.executor_contract import make_task
@@ -98,13 +99,52 @@ def test_all_that_runs_over_there_needs_the_standard_library_alone() -> None:
         subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 
+STRANGER = "print('a stranger was run')\ndef serve(top, told): pass\n"
+
+
+@pytest.mark.parametrize("change", ["for all", "another's", "another's code", "for a group", "by a link"])
+def test_only_what_the_account_itself_has_made_is_run_over_there(change: str, tmp_path: Path) -> None:
+    """Else whoever may write to ``remote_dir`` has a program run as its user, with all that is sent there."""
+    top, told = tmp_path / ".autoresearchd", {"folder": str(tmp_path), "code": "f00", "magic": MAGIC.decode()}
+    module = top / "code" / "f00" / "autoresearchd" / "executor" / "remote" / "remote_supervisor.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(STRANGER)
+    match change:
+        case "for all":
+            top.chmod(0o777)
+        case "for a group":
+            top.chmod(0o775)
+        case "by a link":
+            top.rename(tmp_path / "moved")
+            top.symlink_to("moved")
+        case _ if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        case _:
+            os.chown(top if change == "another's" else top / "code", 65534, 65534)
+    words = [sys.executable, "-I", "-S", "-c", BOOT, "", base64.b64encode(json.dumps(told).encode()).decode()]
+    done = subprocess.run(words, input=b"g", capture_output=True, timeout=60)
+    fault = json.loads(done.stdout.removeprefix(MAGIC).splitlines()[0])["fault"]
+    own = change in ("for a group", "by a link")
+    assert (own, own) == (not fault, b"a stranger was run" in done.stdout), done
+    assert ("chmod 700 or remove it" in fault) != own
+    assert not own or top.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_host_cannot_write_beside_the_logs(tmp_path: Path) -> None:
     """Else a program that took its host over writes into the daemon's files."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "evaluation.log").symlink_to(tmp_path / "evaluation")
     logs = _Logs(run_dir)
-    for name in ("../out.log", "/tmp/out.log", "result.json", "check-x.log", "training.log\n", "evaluation.log"):
+    for name in (
+        "../out.log",
+        "/tmp/out.log",
+        "result.json",
+        "check-x.log",
+        "check-100.log",
+        "training.log\n",
+        "evaluation.log",
+    ):
         logs.told(name, b"x", False)
     logs.told("training.log", b"1", False)
     logs.told("training.log", b"2", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import closing
@@ -19,6 +20,9 @@ from autoresearchd.executor.remote.executor import RemoteExecutor
 from autoresearchd.executor.remote.hosts import Host, Prepared, Times
 from autoresearchd.executor.remote.link import HostLost, Way
 from autoresearchd.executor.remote.trees import Trees
+from autoresearchd.executor.ssh.connection import Address
+from autoresearchd.executor.ssh.way import SshWay
+from autoresearchd.sandbox.process_tree import start_time
 from autoresearchd.sandbox.tiers import AUTO
 from tests.contract.executor_contract import make_request, make_task
 from tests.timing import wait_until
@@ -64,6 +68,10 @@ def boxes() -> Iterator[Boxes]:
             box.sent.set()
 
 
+STAGE = {"name": "training", "outcome": "ok", "exit_code": 0, "duration_s": 1.0, "detail": ""}
+ANSWER = {"stages": [{**STAGE, "peak_rss_mb": 1, "cpu_s": 1}], "duration_s": 1, "tier": "none", "device": "cpu"}
+
+
 class Breaks:
     """A connection, and a way over it that breaks some times before what a run has left is here."""
 
@@ -88,16 +96,51 @@ class Breaks:
 
 def test_a_finished_run_is_not_lost_by_a_line_that_breaks_for_seconds(boxes: Boxes, tmp_path: Path) -> None:
     """It may have run for hours, and its result lies there."""
-    stage = {"name": "training", "outcome": "ok", "exit_code": 0, "duration_s": 1.0, "detail": ""}
-    answer = {"stages": [{**stage, "peak_rss_mb": 1, "cpu_s": 1}], "duration_s": 1, "tier": "none", "device": "cpu"}
     for breaks in (2, 3):
         host: Any = Breaks(breaks)
-        taken = boxes._take(host, host, tmp_path, "run", answer)
+        taken = boxes._take(host, host, tmp_path, "run", ANSWER)
         if breaks == 2:
             assert asyncio.run(taken).stages[-1].outcome == "ok" and host.asked == ["forget"]
         else:
             with pytest.raises(HostLost):
                 asyncio.run(taken)
+
+
+class Floods(Breaks):
+    """One that sends more files than a run may write."""
+
+    async def fetch(self, folder: str, target: Path, *, output: bool) -> None:
+        (target / "output").mkdir()
+        for number in range(25_000):
+            (target / "output" / str(number)).touch()
+
+
+def test_what_is_more_than_a_run_may_leave_does_not_stay(boxes: Boxes, tmp_path: Path) -> None:
+    host: Any = Floods(0)
+    result = asyncio.run(boxes._take(host, host, tmp_path, "run", ANSWER))
+    assert result.stages[0].beyond and "20,000 files" in result.stages[0].detail
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_transfer_that_is_given_up_leaves_no_process_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rsync forks, and it is the child that writes."""
+    (tmp_path / "rsync").write_text(
+        f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/child\nwait\n"
+    )
+    (tmp_path / "rsync").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def give_up() -> None:
+        fetch = asyncio.create_task(SshWay(Address("box"), None).fetch("/far", tmp_path, output=True))
+        await asyncio.to_thread(wait_until, (tmp_path / "child").exists)
+        fetch.cancel()
+        await asyncio.wait({fetch})
+
+    asyncio.run(give_up())
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: start_time(child) is None)
 
 
 def test_a_host_that_is_sent_its_data_is_waited_for_and_has_not_failed(boxes: Boxes, tmp_path: Path) -> None:
