@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,14 @@ class DataEntry:
     @property
     def relative(self) -> bool:
         return not self.name.startswith(("/", "~"))
+
+
+def at_home(entries: Iterable[DataEntry]) -> Iterator[DataEntry]:
+    """Those below the user's home, as entries relative to it."""
+    for entry in entries:
+        path, home = Path(entry.name).expanduser(), Path.home()
+        if path.is_relative_to(home):
+            yield DataEntry(str(path.relative_to(home)), entry.real)
 
 
 def find_data(names: Iterable[str], places: Sequence[Path], key: str) -> tuple[DataEntry, ...]:
