@@ -152,6 +152,7 @@ class Proposals:
             self._check.legal(state, proposal.files)
         except PolicyError as error:  # what cannot be used has cost no less
             error.cost, error.charged, error.adapter = proposal.cost, proposal.charged, proposal.adapter
+            error.proposal = proposal
             raise
         attempt, after = 0 if repair is None else repair.attempt, {**state.code, **proposal.files}
         extra = {**proposal.asi.extra, **self._said(e, proposal, state.code, after)}
@@ -331,13 +332,20 @@ class Proposals:
         return e
 
     def record_failure(self, e: Experiment, slot: Slot, error: PolicyError) -> Experiment:
-        """Write down that there is no proposal, what it cost all the same, and whose answer it was."""
-        context, role, asi = self._context, self._turns.turn_of(e).role, ASI(extra={REFUSED: error.label.value})
+        """Write down that there is no proposal, what it cost all the same, whose answer it was, and what was refused.
+
+        The latter as a diff only: no file of it is ever to be run.
+        """
+        context, role, refused = self._context, self._turns.turn_of(e).role, error.proposal or Proposal({}, "", "")
+        asi = replace(refused.asi, extra={**refused.asi.extra, REFUSED: error.label.value})
+        diff = unified_diff(self._view.programs.code(e.parent), refused.files) if refused.files else ""
         cost, charged = error.cost or Cost(seconds=slot.policy_s), error.cost is not None and error.charged
         words = messages.failed_proposal(error)
-        failed = Proposal({}, "", context.policy.name, words, role=role, asi=asi, cost=cost, charged=charged)
-        failed = replace(failed, adapter=error.adapter)
-        return context.store.record_proposal(context.session_id, e.number, failed, diff="", code_hash=_of_none(e))
+        failed = Proposal(
+            {}, refused.hypothesis, context.policy.name, words, role=role, asi=asi, cost=cost, charged=charged,
+            adapter=error.adapter,
+        )  # fmt: skip
+        return context.store.record_proposal(context.session_id, e.number, failed, diff=diff, code_hash=_of_none(e))
 
     def rejection(self, e: Experiment) -> Decision | None:
         """The decision on a proposal that needs no run, also where its daemon died before it was decided."""
