@@ -49,7 +49,7 @@ execution:
   {timeout:<30}  # hard end of the whole run; 2 × budget + startup_grace unless given
   # training_time: auto           # or budget, or baseline: the program's own time and a quarter, where it reads none
   # setup_commands: [pip install -r requirements.txt]  # once, with network
-  # memory_mb: 8192
+{env}  # memory_mb: 8192
 
 scoring:
   {metric:<30}  # printed as `name: value` or `METRIC name=value`; the last one counts
@@ -84,6 +84,7 @@ class Draft:
     budget: float | str | None = None
     protected: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     display_metrics: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
@@ -124,6 +125,7 @@ def render_task_yaml(draft: Draft) -> str:
         data=_given("data", draft.data, "data/train.bin"),
         run_command=_quoted(draft.run_command or "python train.py"),
         python=f"python: {_quoted(draft.python)}" if draft.python else "# python: /home/me/work/.venv/bin/python",
+        env=f"  env: {json.dumps(dict(draft.env))}\n" if draft.env else "",
         budget=f"budget: {_quoted(budget) if isinstance(budget, str) else _seconds(budget)}",
         grace=f"# startup_grace: {DEFAULT_GRACE:g}",
         timeout=f"# timeout: {_seconds(wall)}",
@@ -214,7 +216,7 @@ def recognise(folder: Path, name: str) -> Layout | None:
 METRIC = "val_bpb"
 SUMMARY_KEYS = (METRIC, "training_seconds", "total_seconds", "peak_vram_mb", "mfu_percent", "total_tokens_M",
                 "num_steps", "num_params_M", "depth")  # fmt: skip
-CACHE = "~/.cache/autoresearch"
+CACHE, KERNELS = "~/.cache/autoresearch", "~/.cache/huggingface/hub"
 
 
 def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None:  # noqa: B008
@@ -231,12 +233,19 @@ def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None: 
 
 
 def _karpathy(folder: Path) -> Layout | None:
-    if not (METRIC in start_of(folder / "train.py", MAX_EDITABLE_BYTES) and (folder / "prepare.py").is_file()):
+    train = start_of(folder / "train.py", MAX_EDITABLE_BYTES)
+    if not (METRIC in train and (folder / "prepare.py").is_file()):
         return None
     budget, notes = None, tuple[str, ...]()
     if found := _TIME_BUDGET.search(_text(folder / "prepare.py")):
         budget = math.prod(float(factor.replace("_", "")) for factor in found[1].split("*"))
         notes = (f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}",)
+    data, env = [CACHE], dict[str, str]()
+    if "get_kernel" in train:  # Flash Attention, as Hugging Face keeps it: a job, which has no network, finds it there
+        data, env = [CACHE, KERNELS], {"HF_HUB_OFFLINE": "1"}
+        if not Path(KERNELS).expanduser().is_dir():
+            told = f"run it once by hand, and name {KERNELS} in workspace.data"
+            notes = (*notes, f"train.py loads kernels that are not in {KERNELS} yet: {told}")
     program = _sections(_FIRST_RUN.sub("", _text(folder / "program.md")))
     draft = Draft(
         target_file=("train.py",),
@@ -245,7 +254,8 @@ def _karpathy(folder: Path) -> Layout | None:
         direction="minimize",
         budget=budget,
         protected=("prepare.py", *(["program.md"] if (folder / "program.md").is_file() else [])),
-        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
+        data=tuple(place for place in data if Path(place).expanduser().is_dir()),
+        env=env,
         metrics=SUMMARY_KEYS,
         display_metrics=("peak_vram_mb",),
         system=_words(program, [name for name in program if name not in _PROCEDURE]),
@@ -284,6 +294,7 @@ def _pi(folder: Path) -> Layout | None:
         budget=inner.budget or "10m",
         protected=(*protected, *inner.protected),
         data=inner.data,
+        env=inner.env,
         metrics=tuple(name for name in printed if name != metric),
         checks=(f"bash {checks}",) if checks in protected else (),
         system=f"{_words(sections, _SECTIONS, _text(folder / ideas))}\n\n{inner.system}"[:_SYSTEM_CHARACTERS].strip(),

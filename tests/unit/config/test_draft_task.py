@@ -185,6 +185,20 @@ def test_a_clone_of_autoresearch_is_a_task_as_it_is(tmp_path: Path, monkeypatch:
     assert (task.execution.budget, task.curve.check_every) == (Budget(15, 60, 90), 1.5)
 
 
+def test_kernels_that_train_py_loads_from_the_hub_are_found_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    clone = put(tmp_path / "clone", {"train.py": f"fa3 = get_kernel(repo)\n{TRAIN}", "prepare.py": ""})
+    found = recognise(clone, "x")
+    assert found is not None and "run it once by hand" in found.notes[0]
+    (tmp_path / "home/.cache/huggingface/hub").mkdir(parents=True)
+    task, found = detect(clone), recognise(clone, "x")
+    assert task is not None and found is not None and found.notes == ()
+    assert task.data == ("~/.cache/huggingface/hub",), "and not the token beside it"
+    assert task.execution.env == {"HF_HUB_OFFLINE": "1"}
+
+
 # ---------------------------------------------------------------------- pi-autoresearch
 def test_a_pi_project_gives_metric_scope_checks_and_words(tmp_path: Path) -> None:
     files = {
