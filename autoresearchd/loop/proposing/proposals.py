@@ -16,7 +16,7 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import EventKind, ResearchState
-from autoresearchd.domain.proposal import ASI, REBASED, REFUSED, Cost, Proposal, Repair, Suggestion
+from autoresearchd.domain.proposal import ASI, KNOWN_VALUE, REBASED, REFUSED, Cost, Proposal, Repair, Suggestion
 from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
@@ -347,17 +347,30 @@ class Proposals:
         )  # fmt: skip
         return context.store.record_proposal(context.session_id, e.number, failed, diff=diff, code_hash=_of_none(e))
 
-    def rejection(self, e: Experiment) -> Decision | None:
-        """The decision on a proposal that needs no run, also where its daemon died before it was decided."""
+    def rejection(self, e: Experiment) -> tuple[Experiment, Decision] | None:
+        """The decision on a proposal that needs no run, also where its daemon died before it was decided.
+
+        The experiment with what is known of its program.
+        """
         proposal = messages.proposal_of(e)
         label = proposal.asi.extra.get(REFUSED)
         if not proposal.files and label in set(Label):
-            return decide_failed_proposal(Label(label), proposal.description)
+            return e, decide_failed_proposal(Label(label), proposal.description)
         if is_baseline(e):
             return None
-        twin = self._context.store.find_duplicate(self._context.session_id, self._code_hash(e, proposal))
-        why = f"The same program as experiment {twin}; no run was spent on it."
-        return None if twin in (None, e.number) else Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
+        store, session = self._context.store, self._context.session_id
+        twin = store.find_duplicate(session, self._code_hash(e, proposal))
+        if twin is None or twin == e.number:
+            return None
+        gave, found = "", store.experiment(session, twin).decision
+        if found is not None and found.value is not None:
+            gave = f", which gave {self._context.task.metric.name} {found.value:.6g}"
+            asi = replace(proposal.asi, extra={**proposal.asi.extra, KNOWN_VALUE: found.value})
+            e = replace(e, proposal=replace(proposal, asi=asi))
+        elif found is not None and found.label:
+            gave = f", which ended with {found.label.value}"
+        why = f"The same program as experiment {twin}{gave}; no run was spent on it."
+        return e, Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
 
     def repair(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment | Decision:
         """Give a proposal that failed for a simple reason back to its policy; the decision where it is to stand.
