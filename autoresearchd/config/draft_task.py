@@ -49,7 +49,7 @@ execution:
   {timeout:<30}  # hard end of the whole run; 2 × budget + startup_grace unless given
   # training_time: auto           # or budget, or baseline: the program's own time and a quarter, where it reads none
   # setup_commands: [pip install -r requirements.txt]  # once, with network
-  # memory_mb: 8192
+{env}  # memory_mb: 8192
 
 scoring:
   {metric:<30}  # printed as `name: value` or `METRIC name=value`; the last one counts
@@ -84,6 +84,7 @@ class Draft:
     budget: float | str | None = None
     protected: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     display_metrics: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
@@ -124,6 +125,7 @@ def render_task_yaml(draft: Draft) -> str:
         data=_given("data", draft.data, "data/train.bin"),
         run_command=_quoted(draft.run_command or "python train.py"),
         python=f"python: {_quoted(draft.python)}" if draft.python else "# python: /home/me/work/.venv/bin/python",
+        env=f"  env: {json.dumps(dict(draft.env))}\n" if draft.env else "",
         budget=f"budget: {_quoted(budget) if isinstance(budget, str) else _seconds(budget)}",
         grace=f"# startup_grace: {DEFAULT_GRACE:g}",
         timeout=f"# timeout: {_seconds(wall)}",
@@ -174,10 +176,16 @@ def _seconds(seconds: float) -> str:
 KARPATHY, PI, DISTILLATION = "karpathy/autoresearch", "pi-autoresearch", "autoresearch-distillation"
 _READ_BYTES = 256 * 1024
 _SYSTEM_CHARACTERS = 6000
-_SECTIONS = ("objective", "constraints", "off limits", "what's been tried")
+_SECTIONS = ("objective", "goal", "metrics", "constraints", "off limits", "what's been tried", "what has been tried",
+             "learnings", "ideas")  # fmt: skip
+_PROCEDURE = ("setup", "output format", "logging results", "the experiment loop")
+"""Sections of karpathy's program.md about what is not a policy's to do here."""
+_FIRST_RUN = re.compile(r"^\*\*The first run\*\*.*\n?", re.MULTILINE)
 _METRIC_LINE = re.compile(r"METRIC\s+([\w.µ]+)=")
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
 _IN_TICKS = re.compile(r"`([^`\n]{1,200})`")
+_NAMED = re.compile(r"`[^`\n]{1,200}`(?:(?:,? and |, ?| & )`[^`\n]{1,200}`)*")
+"""What a row is about: names that a text after them mentions, as ``evaluated by `prepare.py` ``, are no part of it."""
 _RUNNER = re.compile(rf"\b(?:{'|'.join(RUNNERS)}) run\b")
 _NUMBER = r"[0-9][0-9_]*(?:\.[0-9]+)?"
 _TIME_BUDGET = re.compile(
@@ -208,7 +216,7 @@ def recognise(folder: Path, name: str) -> Layout | None:
 METRIC = "val_bpb"
 SUMMARY_KEYS = (METRIC, "training_seconds", "total_seconds", "peak_vram_mb", "mfu_percent", "total_tokens_M",
                 "num_steps", "num_params_M", "depth")  # fmt: skip
-CACHE = "~/.cache/autoresearch"
+CACHE, KERNELS = "~/.cache/autoresearch", "~/.cache/huggingface/hub"
 
 
 def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None:  # noqa: B008
@@ -225,12 +233,20 @@ def detect(folder: Path, *, overrides: Overrides = Overrides()) -> Task | None: 
 
 
 def _karpathy(folder: Path) -> Layout | None:
-    if not (METRIC in start_of(folder / "train.py", MAX_EDITABLE_BYTES) and (folder / "prepare.py").is_file()):
+    train = start_of(folder / "train.py", MAX_EDITABLE_BYTES)
+    if not (METRIC in train and (folder / "prepare.py").is_file()):
         return None
-    budget, notes = DEFAULT_BUDGET, tuple[str, ...]()
+    budget, notes = None, tuple[str, ...]()
     if found := _TIME_BUDGET.search(_text(folder / "prepare.py")):
         budget = math.prod(float(factor.replace("_", "")) for factor in found[1].split("*"))
         notes = (f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}",)
+    data, env = [CACHE], dict[str, str]()
+    if "get_kernel" in train:  # Flash Attention, as Hugging Face keeps it: a job, which has no network, finds it there
+        data, env = [CACHE, KERNELS], {"HF_HUB_OFFLINE": "1"}
+        if not Path(KERNELS).expanduser().is_dir():
+            told = f"run it once by hand, and name {KERNELS} in workspace.data"
+            notes = (*notes, f"train.py loads kernels that are not in {KERNELS} yet: {told}")
+    program = _sections(_FIRST_RUN.sub("", _text(folder / "program.md")))
     draft = Draft(
         target_file=("train.py",),
         run_command=f"{'uv run' if (folder / 'uv.lock').is_file() else 'python'} train.py",
@@ -238,9 +254,11 @@ def _karpathy(folder: Path) -> Layout | None:
         direction="minimize",
         budget=budget,
         protected=("prepare.py", *(["program.md"] if (folder / "program.md").is_file() else [])),
-        data=(CACHE,) if Path(CACHE).expanduser().is_dir() else (),
+        data=tuple(place for place in data if Path(place).expanduser().is_dir()),
+        env=env,
         metrics=SUMMARY_KEYS,
         display_metrics=("peak_vram_mb",),
+        system=_words(program, [name for name in program if name not in _PROCEDURE]),
     )
     log = folder / "results.tsv"
     return Layout(KARPATHY, draft, log if _has_lines(log, 2) else None, notes=notes)
@@ -264,7 +282,8 @@ def _pi(folder: Path) -> Layout | None:
     config = _last_config(folder / log)
     printed = list(dict.fromkeys(_METRIC_LINE.findall(_text(folder / measure))))
     protected = [name for name in (measure, checks) if (folder / name).is_file()]
-    scope = _in_scope(folder, sections.get("files in scope", ""), files) or inner.target_file
+    named = _in_scope(folder, sections.get("files in scope", ""), files)
+    scope = tuple(path for path in named if path not in inner.protected) or inner.target_file
     metric = str(config.get("metricName") or (printed[0] if len(printed) == 1 else ""))
     direction = "maximize" if config.get("bestDirection") == "higher" else "minimize"
     draft = Draft(
@@ -272,14 +291,15 @@ def _pi(folder: Path) -> Layout | None:
         run_command=f"bash {measure}",
         metric=metric,
         direction=direction if config else "",  # to pi-autoresearch it is minimize unless it is told otherwise
-        budget="10m",
-        protected=tuple(path for path in (*protected, *inner.protected) if path not in scope),
+        budget=inner.budget or "10m",
+        protected=(*protected, *inner.protected),
         data=inner.data,
+        env=inner.env,
         metrics=tuple(name for name in printed if name != metric),
         checks=(f"bash {checks}",) if checks in protected else (),
-        system=_words(sections, _text(folder / ideas)),
+        system=f"{_words(sections, _SECTIONS, _text(folder / ideas))}\n\n{inner.system}"[:_SYSTEM_CHARACTERS].strip(),
     )
-    notes = tuple(_pi_notes(folder, measure, prompt, config_file))
+    notes = (*_pi_notes(folder, measure, prompt, config_file), *(karpathy.notes if karpathy else ()))
     return Layout(PI, draft, folder / log if _has_lines(folder / log, 1) else None, notes=notes)
 
 
@@ -305,10 +325,12 @@ def _last_config(log: Path) -> dict[str, Any]:
 
 
 def _sections(text: str) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
+    """The text under each heading, in lower case; that before the first one under an empty one."""
     current: list[str] = []
+    found, fenced = {"": current}, False
     for line in text.splitlines():
-        heading = _HEADING.match(line)
+        fenced ^= line.lstrip().startswith("```")  # there a comment looks like a heading
+        heading = None if fenced else _HEADING.match(line)
         if heading:
             current = found.setdefault(heading[1].strip("*: ").lower().replace("\u2019", "'"), [])
         else:
@@ -317,11 +339,13 @@ def _sections(text: str) -> dict[str, str]:
 
 
 def _in_scope(folder: Path, text: str, others: tuple[str, ...]) -> tuple[str, ...]:
-    """Files that a list names and that are there."""
+    """Files that a list names, each row those that it begins with, and that are there."""
     named: list[str] = []
     for line in text.splitlines():
         row = line.strip().lstrip("-*+ ")
-        words = _IN_TICKS.findall(row) or row.split(maxsplit=1)[:1]
+        words = row.split(maxsplit=1)[:1]
+        if (ticked := _NAMED.search(row)) and not _file(folder, words[0].rstrip(":,;")):
+            words = _IN_TICKS.findall(ticked[0])
         named += [word.rstrip(":,;") for word in words]
     return tuple(dict.fromkeys(path for word in named if (path := _file(folder, word)) and path not in others))
 
@@ -333,8 +357,8 @@ def _file(folder: Path, word: str) -> str:
     return ""
 
 
-def _words(told: Mapping[str, str], ideas: str) -> str:
-    parts = [f"{name.capitalize()}:\n{told[name]}" for name in _SECTIONS if told.get(name)]
+def _words(told: Mapping[str, str], names: Iterable[str], ideas: str = "") -> str:
+    parts = [f"{name.capitalize()}:\n{told[name]}" if name else told[name] for name in names if told.get(name)]
     if ideas.strip():
         parts.append(f"Ideas:\n{ideas.strip()}")
     return "\n\n".join(parts)[:_SYSTEM_CHARACTERS].strip()

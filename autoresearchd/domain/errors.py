@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoresearchd.domain.labels import Label
-from autoresearchd.domain.proposal import Cost
+from autoresearchd.domain.proposal import Cost, Proposal
 
 
 class AutoresearchdError(Exception):
@@ -112,6 +112,7 @@ class PolicyError(AutoresearchdError):
     """A policy gave no usable proposal: recorded under ``label``; charged: its cost has been counted already.
 
     adapter: the version of the local policy that answered, as a proposal has it: what it earns is that version's.
+    proposal: the one that is refused, where there is a whole one.
     """
 
     def __init__(self, what: str, *, label: Label = Label.ERROR, hint: str = "") -> None:
@@ -119,6 +120,7 @@ class PolicyError(AutoresearchdError):
         self.label, self.charged = label, True
         self.cost: Cost | None = None
         self.adapter = ""
+        self.proposal: Proposal | None = None
 
 
 class Passed(PolicyError):

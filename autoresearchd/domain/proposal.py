@@ -10,6 +10,8 @@ REBASED = "rebased"
 """Key of the side information under which an edit that is tried on another parent names the experiment that it was."""
 REFUSED = "refused"
 """Key of the side information under which a failed proposal keeps its label."""
+KNOWN_VALUE = "known_value"
+"""Key of the side information under which a duplicate has what its program gave: it was not measured again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rapidfuzz.distance import Levenshtein
 
 from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import FORBIDDEN, RULES, Label, Status
+from autoresearchd.domain.proposal import KNOWN_VALUE
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator import re_added
 
@@ -84,10 +85,11 @@ def _fields(task: Task, experiment: Experiment, decision: Decision) -> dict[str,
     reason = decision.reason[:MAX_REASON] or f"{label}."
     if experiment.confirmed is False:
         reason = f"its gain of {decision.delta or 0.0:.6g} did not stand when it was measured again on other seeds."
+    known = experiment.asi.extra.get(KNOWN_VALUE)
     return {
         "metric": task.metric.name,
         "direction": task.metric.direction.value,
-        "value": decision.value,
+        "value": known if decision.label is Label.DUPLICATE and isinstance(known, float) else decision.value,
         "delta": decision.delta,
         "degradation": None if decision.delta is None else max(0.0, -decision.delta),
         "status": decision.status.value,

@@ -21,6 +21,7 @@ from autoresearchd.domain.task import Task
 from autoresearchd.executor.environment import Interpreter, inspect, processor, resolve_python, run_setup, share_cores
 from autoresearchd.executor.gpus import Devices, find_devices, users
 from autoresearchd.executor.visible_files import (
+    at_home,
     committed_places,
     find_data,
     hidden_places,
@@ -61,7 +62,7 @@ class _Planner:
     def __init__(self, request: RunRequest, tier: Tier, python: Interpreter, devices: Devices) -> None:
         self.request, self.task, self.tier, self.python, self.devices = request, request.task, tier, python, devices
         places, evaluation = (request.setup, request.source), self.task.evaluation
-        data = find_data(self.task.data, places, "workspace.data")
+        self.data = data = find_data(self.task.data, places, "workspace.data")
         self.private = find_data(evaluation.private, places, "evaluation.private") if evaluation else ()
         self.committed = tuple(committed_places(self.private, places))
         place_links(request.workspace, data)
@@ -129,6 +130,8 @@ class _Planner:
             scratch.mkdir(mode=0o700, exist_ok=True)
         if self.tier.confines:
             view = replace(view, writable=(*view.writable, scratch))
+            # Its home is the scratch folder: what task.yaml names below the user's is to be below that as well.
+            place_links(scratch, at_home((*self.data, *(self.private if name == "evaluation" else ()))))
         env = job_environment(
             path=search_path(*self.programs),
             home=scratch if self.tier.confines else Path.home(),

@@ -33,6 +33,14 @@ class DataEntry:
         return not self.name.startswith(("/", "~"))
 
 
+def at_home(entries: Iterable[DataEntry]) -> Iterator[DataEntry]:
+    """Those below the user's home, as entries relative to it."""
+    for entry in entries:
+        path, home = Path(entry.name).expanduser(), Path.home()
+        if path.is_relative_to(home):
+            yield DataEntry(str(path.relative_to(home)), entry.real)
+
+
 def find_data(names: Iterable[str], places: Sequence[Path], key: str) -> tuple[DataEntry, ...]:
     """Entries of a key of task.yaml, relative ones in the first of ``places``; BaselineError where one is nowhere."""
     return tuple(DataEntry(name, _find(name, places, key)) for name in names)

@@ -94,7 +94,7 @@ class Cycle:
         rejection = self._proposals.rejection(e)
         if rejection is not None:
             slot.waits = not first
-            return self._finish(e, rejection) if first else e
+            return self._finish(*rejection) if first else e
         commit = self._proposals.commit(e)
         e = self._context.store.record_commit(self._context.session_id, e.number, commit)
         self._context.emit(EventKind.COMMITTED, f"committed {commit[:7]}", experiment=e.number)

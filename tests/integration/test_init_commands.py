@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -61,6 +62,20 @@ def test_of_a_copy_all_is_committed_and_nothing_beside(tmp_path: Path, capsys: p
     made = {f"sub/made/{path.relative_to(tmp_path / 'sub/made')}" for path in (tmp_path / "sub/made").rglob("*.*")}
     assert made <= set(there.splitlines()) and "sub/made/README.md" in made
     assert "of-mine.txt" not in there
+
+
+def test_a_log_without_a_run_yet_keeps_nobody_from_the_baseline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever logs by hand begins it with a line about the metric."""
+    (tmp_path / "autoresearch.sh").write_text("echo METRIC loss=1\n")
+    (tmp_path / "autoresearch.md").write_text("## Files in scope\n- `fit.py`\n")
+    (tmp_path / "fit.py").write_text("LR = 0.1\n")
+    line = {"type": "config", "name": "x", "metricName": "loss", "metricUnit": "", "bestDirection": "lower"}
+    (tmp_path / "autoresearch.jsonl").write_text(json.dumps(line) + "\n")
+    preflight.init_repository(tmp_path)
+    assert run(["task", "init", "mine", str(tmp_path), "--no-measure"]) == 0
+    assert "its experiments were not imported" in (said := capsys.readouterr().err) and "next: " in said
 
 
 @pytest.mark.parametrize("edited", [False, True])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,29 @@ def test_a_forgotten_handle_ends_its_run(mark: str, tmp_path: Path) -> None:
     del handle
     os.waitpid(pid, 0)
     assert carriers(mark) == []
+
+
+# -- data below the user's home --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_data_below_the_users_home_is_below_the_jobs(
+    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data of karpathy/autoresearch is read from ~/.cache, whatever the job's home is."""
+    home = tmp_path / "home"
+    for name in ("named", "absolute", "private"):
+        (home / ".cache" / name).mkdir(parents=True)
+        (home / ".cache" / name / "shard").write_text(f"{name}\n")
+    monkeypatch.setenv("HOME", str(home))
+    look = "for name in named absolute private; do cat ~/.cache/$name/shard; done"
+    task = make_task(f"{look} || true", data=("~/.cache/named", f"{home}/.cache/absolute"))
+    task = replace(task, evaluation=Evaluation(look, private=("~/.cache/private",)))
+    result = run(tier, tmp_path, task)
+    assert [stage.outcome for stage in result.stages] == ["ok", "ok"]
+    seen = [text_of(tmp_path / "runs/run" / f"{stage}.log").split() for stage in ("training", "evaluation")]
+    assert seen[1] == ["named", "absolute", "private"] and seen[0][:2] == seen[1][:2]
+    assert ("private" in seen[0]) == (not tier.isolates)
 
 
 # -- facts are reported as they are ----------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def bring_history(directory: Path, layout: Layout | None) -> str:
         project, log = Project.at(directory), read_log(layout.log)
         with project.open_store() as store:
             return store_log(store, log)
-    except RepositoryError as error:
+    except (RepositoryError, UsageError) as error:  # a log may have no run yet
         return f"its experiments were not imported ({error.what}): `autoresearchd import` does it later"
 
 

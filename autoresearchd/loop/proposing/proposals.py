@@ -16,7 +16,7 @@ from autoresearchd.domain.experiment import Decision, Experiment
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import EventKind, ResearchState
-from autoresearchd.domain.proposal import ASI, REBASED, REFUSED, Cost, Proposal, Repair, Suggestion
+from autoresearchd.domain.proposal import ASI, KNOWN_VALUE, REBASED, REFUSED, Cost, Proposal, Repair, Suggestion
 from autoresearchd.domain.quantities import some_of
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import decide_failed_proposal, sign_of
@@ -152,6 +152,7 @@ class Proposals:
             self._check.legal(state, proposal.files)
         except PolicyError as error:  # what cannot be used has cost no less
             error.cost, error.charged, error.adapter = proposal.cost, proposal.charged, proposal.adapter
+            error.proposal = proposal
             raise
         attempt, after = 0 if repair is None else repair.attempt, {**state.code, **proposal.files}
         extra = {**proposal.asi.extra, **self._said(e, proposal, state.code, after)}
@@ -331,25 +332,45 @@ class Proposals:
         return e
 
     def record_failure(self, e: Experiment, slot: Slot, error: PolicyError) -> Experiment:
-        """Write down that there is no proposal, what it cost all the same, and whose answer it was."""
-        context, role, asi = self._context, self._turns.turn_of(e).role, ASI(extra={REFUSED: error.label.value})
+        """Write down that there is no proposal, what it cost all the same, whose answer it was, and what was refused.
+
+        The latter as a diff only: no file of it is ever to be run.
+        """
+        context, role, refused = self._context, self._turns.turn_of(e).role, error.proposal or Proposal({}, "", "")
+        asi = replace(refused.asi, extra={**refused.asi.extra, REFUSED: error.label.value})
+        diff = unified_diff(self._view.programs.code(e.parent), refused.files) if refused.files else ""
         cost, charged = error.cost or Cost(seconds=slot.policy_s), error.cost is not None and error.charged
         words = messages.failed_proposal(error)
-        failed = Proposal({}, "", context.policy.name, words, role=role, asi=asi, cost=cost, charged=charged)
-        failed = replace(failed, adapter=error.adapter)
-        return context.store.record_proposal(context.session_id, e.number, failed, diff="", code_hash=_of_none(e))
+        failed = Proposal(
+            {}, refused.hypothesis, context.policy.name, words, role=role, asi=asi, cost=cost, charged=charged,
+            adapter=error.adapter,
+        )  # fmt: skip
+        return context.store.record_proposal(context.session_id, e.number, failed, diff=diff, code_hash=_of_none(e))
 
-    def rejection(self, e: Experiment) -> Decision | None:
-        """The decision on a proposal that needs no run, also where its daemon died before it was decided."""
+    def rejection(self, e: Experiment) -> tuple[Experiment, Decision] | None:
+        """The decision on a proposal that needs no run, also where its daemon died before it was decided.
+
+        The experiment with what is known of its program.
+        """
         proposal = messages.proposal_of(e)
         label = proposal.asi.extra.get(REFUSED)
         if not proposal.files and label in set(Label):
-            return decide_failed_proposal(Label(label), proposal.description)
+            return e, decide_failed_proposal(Label(label), proposal.description)
         if is_baseline(e):
             return None
-        twin = self._context.store.find_duplicate(self._context.session_id, self._code_hash(e, proposal))
-        why = f"The same program as experiment {twin}; no run was spent on it."
-        return None if twin in (None, e.number) else Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
+        store, session = self._context.store, self._context.session_id
+        twin = store.find_duplicate(session, self._code_hash(e, proposal))
+        if twin is None or twin == e.number:
+            return None
+        gave, found = "", store.experiment(session, twin).decision
+        if found is not None and found.value is not None:
+            gave = f", which gave {self._context.task.metric.name} {found.value:.6g}"
+            asi = replace(proposal.asi, extra={**proposal.asi.extra, KNOWN_VALUE: found.value})
+            e = replace(e, proposal=replace(proposal, asi=asi))
+        elif found is not None and found.label:
+            gave = f", which ended with {found.label.value}"
+        why = f"The same program as experiment {twin}{gave}; no run was spent on it."
+        return e, Decision(Status.DISCARD, Label.DUPLICATE, reason=why)
 
     def repair(self, e: Experiment, slot: Slot, decision: Decision) -> Experiment | Decision:
         """Give a proposal that failed for a simple reason back to its policy; the decision where it is to stand.

@@ -122,8 +122,31 @@ def test_a_folder_of_nobody_is_not_taken_for_one(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- karpathy/autoresearch
+PROGRAM = """\
+Mind the rules.
+
+## Setup
+Agree on a tag.
+
+## Experimentation
+**What you CANNOT do:**
+- Install new packages.
+
+```
+# no heading
+```
+
+**VRAM** is a soft constraint.
+
+**The first run**: as it is.
+
+## The experiment loop
+LOOP FOREVER.
+"""
+
+
 def test_a_karpathy_project_gives_its_time_and_its_results(tmp_path: Path) -> None:
-    files = {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 1_20 # s\n", "program.md": "Never stop.\n"}
+    files = {"train.py": TRAIN, "prepare.py": "TIME_BUDGET = 1_20 # s\n", "program.md": PROGRAM}
     found = recognise(put(tmp_path, files), "x")
     assert found is not None and (found.kind, found.log) == (KARPATHY, None)
     draft = found.draft
@@ -131,6 +154,10 @@ def test_a_karpathy_project_gives_its_time_and_its_results(tmp_path: Path) -> No
     assert (draft.metric, draft.direction, draft.budget) == ("val_bpb", "minimize", 120.0)
     assert draft.run_command == "python train.py"
     assert "TIME_BUDGET" in found.notes[0]
+    assert draft.system == (
+        "Mind the rules.\n\nExperimentation:\n**What you CANNOT do:**\n- Install new packages.\n\n"
+        "```\n# no heading\n```\n\n**VRAM** is a soft constraint."
+    ), "what is another's to do is left out"
     header = "commit\tval_bpb\tmemory_gb\tstatus\tdescription\n"
     put(tmp_path, {"results.tsv": header})
     assert (recognise(tmp_path, "x") or found).log is None, "a header alone is no history"
@@ -156,6 +183,20 @@ def test_a_clone_of_autoresearch_is_a_task_as_it_is(tmp_path: Path, monkeypatch:
     assert task is not None and task.execution.python == str(clone / ".venv/bin/python"), "a run has no uv"
     assert task.data == ("~/.cache/autoresearch",)
     assert (task.execution.budget, task.curve.check_every) == (Budget(15, 60, 90), 1.5)
+
+
+def test_kernels_that_train_py_loads_from_the_hub_are_found_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    clone = put(tmp_path / "clone", {"train.py": f"fa3 = get_kernel(repo)\n{TRAIN}", "prepare.py": ""})
+    found = recognise(clone, "x")
+    assert found is not None and "run it once by hand" in found.notes[0]
+    (tmp_path / "home/.cache/huggingface/hub").mkdir(parents=True)
+    task, found = detect(clone), recognise(clone, "x")
+    assert task is not None and found is not None and found.notes == ()
+    assert task.data == ("~/.cache/huggingface/hub",), "and not the token beside it"
+    assert task.execution.env == {"HF_HUB_OFFLINE": "1"}
 
 
 # ---------------------------------------------------------------------- pi-autoresearch
@@ -189,6 +230,33 @@ def test_the_older_names_work_and_the_script_tells_the_metric(tmp_path: Path) ->
     assert found is not None
     assert (found.draft.metric, found.draft.target_file) == ("total_µs", ("kernel.py",))
     assert found.draft.protected == ("autoresearch.sh",)
+
+
+def test_a_pi_project_around_karpathy_s_keeps_its_evaluator_its_time_and_what_was_learned(tmp_path: Path) -> None:
+    prompt = """\
+# Session
+## Goal
+Lowest val_bpb.
+## Files in scope
+- `train.py` - model and loop, the only editable file; evaluated by `prepare.py` (never modify)
+- `prepare.py` - read only
+- `a.py`, `b.py` and `c.py`: helpers of `d.py`
+- d.py as `e.py`
+## Learnings
+Wider is worse.
+"""
+    helpers = {f"{name}.py": "x = 1\n" for name in "abcde"}
+    files = {
+        "train.py": TRAIN, "prepare.py": "TIME_BUDGET = 300\n", "program.md": PROGRAM, **helpers,
+        "autoresearch.sh": "python train.py\n", "autoresearch.md": prompt,
+    }  # fmt: skip
+    found = recognise(put(tmp_path, files), "x")
+    assert found is not None and found.kind == PI
+    assert found.draft.target_file == ("train.py", "a.py", "b.py", "c.py", "d.py")
+    assert found.draft.protected == ("autoresearch.sh", "prepare.py", "program.md")
+    assert found.draft.budget == 300 and "TIME_BUDGET" in found.notes[-1]
+    for words in ("Lowest val_bpb.", "Wider is worse.", "Install new packages."):
+        assert words in found.draft.system
 
 
 # ---------------------------------------------------------------------- autoresearch-distillation

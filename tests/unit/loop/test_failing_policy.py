@@ -10,7 +10,7 @@ from autoresearchd.domain.errors import EnvironmentFailure, ModelsRefused, Polic
 from autoresearchd.domain.experiment import Experiment
 from autoresearchd.domain.labels import Label, Status
 from autoresearchd.domain.ports import Cancel, EventKind, Policy, ResearchState
-from autoresearchd.domain.proposal import Proposal
+from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.loop.run import Slot
 from autoresearchd.loop.session import Backoff
 from tests.fakes.bench import Bench, ByNumber, Failing, failing
@@ -77,11 +77,15 @@ def test_the_table_says_the_cause_in_a_few_words(bench: Bench) -> None:
     assert "no API key" in first.decision.reason
 
 
+KEY = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
+
+
 class Illegal(ByNumber):
     """A version of the local policy whose edits are none."""
 
     def propose(self, state: ResearchState, cancel: Cancel) -> Proposal:
-        return Proposal({"train.py": "SCALE = = 2\n"}, "It may be better", self.name, adapter=GARBLED)
+        text, asi = f"SCALE = = 2\n{KEY}", ASI(next_action_hint="then 3")
+        return Proposal({"train.py": text}, "It may be better", self.name, asi=asi, adapter=GARBLED)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +101,12 @@ def test_an_answer_that_cannot_be_used_is_the_versions_that_gave_it(bench: Bench
     with pytest.raises(PolicyError, match="none of 2 proposals"):
         research(bench, 2)
     assert bench.experiment(2).decision.label is label
+    refused = bench.experiment(2)
+    assert refused.commit is None and refused.proposal.files == {}
+    if label is Label.ILLEGAL_EDIT:  # what was tried can be looked at
+        assert (refused.proposal.hypothesis, refused.asi.next_action_hint) == ("It may be better", "then 3")
+        assert "\n+SCALE = = 2\n" in (diff := bench.store.diff(bench.session.id, 2))
+        assert "c2VjcmV0" not in diff, "an edit may be refused for what it holds"
     earned = bench.store.rewards(bench.session.id)[-2:]
     assert [(one.version, one.reward < 0) for one in earned] == [(GARBLED, True)] * 2
 

@@ -16,10 +16,11 @@ from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
+from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.loop import session as session_module
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.session_view import SessionView
-from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, Forward, Passing, fails, job
+from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, Forward, Passing, Writing, failing, fails, job
 from tests.fakes.executors import FakeExecutor, Script, prints
 from tests.fakes.workspaces import Commit
 
@@ -39,6 +40,18 @@ def test_an_experiment_that_always_fails_is_given_up_and_the_next_one_begins(ben
     assert (second.decision.status, second.decision.label) == (Status.CRASH, Label.ERROR)
     assert "ZeroDivisionError" in second.decision.reason
     assert bench.experiment(3).decision
+
+
+def test_a_duplicate_is_told_what_its_program_gave_and_is_no_reading_of_it(bench: Bench) -> None:
+    programs = ["", "SCALE = 4.0\n", "SCALE = 4.0\n", "SCALE = 5.0\nWIDE\n", "SCALE = 5.0\nWIDE\n"]
+    bench.policy, bench.job = Writing(lambda state: programs[state.number]), failing("WIDE", "out of memory\n")
+    bench.run(4)
+    task = replace(bench.task, feedback={"duplicate": "{metric}={value:.2f}. {reason}"})
+    again, value = bench.experiment(2), bench.experiment(1).decision.value
+    assert (again.decision.label, again.decision.value, again.decision.metrics) == (Label.DUPLICATE, None, {})
+    which = f"The same program as experiment 1, which gave score {value:.6g}; no run was spent on it."
+    assert feedback(task, again) == f"score={value:.2f}. {which}"
+    assert "experiment 3, which ended with error; no run" in feedback(task, bench.experiment(4))
 
 
 def test_a_failing_surrounding_is_waited_for_and_said(bench: Bench) -> None:
