@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "AUTORESEARCHD_LOCAL_KEY"
 
 _IDS = ("return_token_ids", "return_tokens_as_token_ids")
+_LOGPROBS = ("logprobs", "top_logprobs")
 _SCHEMA, _MODEL = "response_format", "model"
 _OF_A_SCHEMA = re.compile(r"schema|grammar|guided|structured", re.IGNORECASE)
 """In the words of an error about a schema that does not name the field: it cannot be made a grammar, for example."""
@@ -128,7 +129,7 @@ class OpenAIClient(ModelClient):
     def _answer(self, question: Question, bounds: Bounds) -> Reply:
         began = time.monotonic()
         plain = self._plain_schema
-        payload, optional = self._payload(question, plain), [_IDS, ("logprobs",), (_SCHEMA,)]
+        payload, optional = self._payload(question, plain), [_IDS, _LOGPROBS, (_SCHEMA,)]
         refused = set(self._refused)
         if self._adapter or self._model:
             refused.discard(_MODEL)
@@ -137,6 +138,8 @@ class OpenAIClient(ModelClient):
             optional.append((_MODEL,))
         while True:
             sent = {name: value for name, value in payload.items() if name not in refused}
+            if _SCHEMA in sent:  # drawn under a grammar they are of no use
+                sent = {name: value for name, value in sent.items() if name not in _LOGPROBS}
             try:
                 answered = self._exchange(replace(bounds), "chat/completions", sent)
             except TooLong as unread:
@@ -191,6 +194,9 @@ class OpenAIClient(ModelClient):
             "temperature": question.temperature,
             "seed": question.seed,
         }
+        if (self._listed or {}).get("owned_by") == "llamacpp":
+            # Else llama.cpp tells of 20 alternatives to each token, which is more than may be read of a long answer.
+            payload["top_logprobs"] = 1
         if question.schema is not None:
             schema = dict(question.schema)
             payload[_SCHEMA] = (

@@ -59,6 +59,17 @@ def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
     assert sent == [ids, set(), set()]
 
 
+def test_llama_cpp_is_asked_for_one_log_probability_a_token_and_for_none_under_a_schema() -> None:
+    """It tells of 20 a token otherwise: more than is read of a long answer."""
+    listing = Turn(raw=b'{"data": [{"id": "m", "owned_by": "llamacpp"}]}')
+    with ScriptedServer(after=turns.says("{}"), listings=[listing]) as scripted:
+        client = OpenAIClient(scripted.url)
+        client.ask(QUESTION, NEVER)
+        client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        sent = [(asked.get("logprobs"), asked.get("top_logprobs")) for asked in scripted.questions]
+    assert sent == [(True, 1), (None, None)]
+
+
 @pytest.mark.parametrize("refuses", [(), ("response_format",)])
 def test_log_probabilities_drawn_under_a_schema_are_no_use_and_one_that_is_refused_costs_nothing_else(
     refuses: tuple[str, ...],
@@ -94,7 +105,8 @@ def test_a_schema_is_put_as_the_server_knows_it(knows: set[str], sent: list[str 
         client = OpenAIClient(scripted.url, "m")
         replies = [client.ask(replace(QUESTION, schema=SCHEMA), NEVER) for _ in range(2)]
         formats = [asked.get("response_format", {"type": None}) for asked in scripted.questions]
-        assert all("logprobs" in asked and "return_token_ids" in asked for asked in scripted.questions)
+        assert all("return_token_ids" in asked for asked in scripted.questions)
+        assert all(("logprobs" in asked) == ("response_format" not in asked) for asked in scripted.questions)
     assert [form["type"] for form in formats] == sent
     told = [form.get("schema") or form["json_schema"]["schema"] for form in formats if form["type"]]
     assert all(schema == SCHEMA for schema in told)
