@@ -228,8 +228,7 @@ def perform(
             raise Interrupted("the model's reply was not waited for: a stop was requested")
         if time.monotonic() >= deadline:
             give_up()
-            hint = "raise the time-out for models in config.yaml"
-            raise ModelError(Trouble.TIMEOUT, f"no reply within {timeout:g} s", hint=hint)
+            raise ModelError(Trouble.TIMEOUT, f"no reply within {timeout:g} s")
     return outcome.result()
 
 
@@ -272,10 +271,12 @@ def trouble_of(status: int, words: str) -> Trouble:
         return Trouble.CONTEXT_TOO_LONG
     if status in (400, 409, 422) and _FILTERED.search(words):
         return Trouble.REFUSED
+    if status in (408, 504, 524):  # 504, 524: a gateway's patience is at its end, and the model may go on
+        return Trouble.TIMEOUT
     if status >= 500:
         return Trouble.OVERLOADED
     known = {401: Trouble.UNAUTHORISED, 403: Trouble.UNAUTHORISED, 404: Trouble.NOT_FOUND, 410: Trouble.NOT_FOUND}
-    return {**known, 408: Trouble.TIMEOUT, 429: Trouble.RATE_LIMITED}.get(status, Trouble.BAD_REQUEST)
+    return {**known, 429: Trouble.RATE_LIMITED}.get(status, Trouble.BAD_REQUEST)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -361,11 +361,18 @@ class Asking(Bench):
         return [(answer.model, answer.cost) for answer in self.answers.answers]
 
 
-@pytest.mark.parametrize("trouble", sorted(PASSING))
+@pytest.mark.parametrize("trouble", sorted(PASSING - {Trouble.TIMEOUT}))
 def test_a_passing_trouble_is_waited_out_and_the_question_repeated(trouble: Trouble) -> None:
     asking = Asking(failing(trouble), failing(trouble), "yes")
     assert asking.ask() == "yes"
     assert (asking.asked, len(asking.cancel.waits)) == ((3, 0), 2)
+
+
+def test_a_time_out_is_repeated_once_and_its_hint_says_what_to_change() -> None:
+    asking = Asking(*[failing(Trouble.TIMEOUT)] * 4)
+    with pytest.raises(EnvironmentFailure) as caught:
+        asking.ask()
+    assert asking.asked == (2, 0) and "max_tokens" in caught.value.hint
 
 
 def test_waits_double_are_jittered_and_bounded() -> None:
