@@ -63,9 +63,7 @@ _GOES_ON = re.compile(
     r"""\s{0,20}(?:%|(?:\*\*|//|<<|>>|[-+*/×|&^@])[\s(+~-]{0,20}(?:\.?\d|['"]|(?P<name>[A-Za-z_]\w{0,120})))"""
 )
 """Arithmetic after a literal. After a dash words may stand, too: a name counts where it is that of a constant."""
-_PASSES = re.compile(
-    r"[\s`*>\"'-]{0,20}(?:answer:[\s`*]{0,20})?pass\b[\s`*.!\"']{0,20}(?:$|[:–—]|-+\s)", re.IGNORECASE
-)
+_PASSES = re.compile(r"[\s`*>\"'-]{0,20}(?:answer:[\s`*]{0,20})?pass\b[\s`*.!\"']{0,20}(?:$|[:–—]|-+\s)", re.IGNORECASE)
 """A line that passes; behind a colon or a dash it may say why."""
 _REASON = frozenset({"hypothesis", "description"})
 """Keys of the JSON object with which the full prompt has any answer say why."""
