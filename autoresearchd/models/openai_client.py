@@ -9,6 +9,7 @@ environment count: the key goes to the configured address and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -60,7 +61,7 @@ class OpenAIClient(ModelClient):
 
     model: its name there; empty: the first that the server lists, else whichever it has. adapters: says which version
     answers; where the server does not load it (``load_lora_adapter``), ``warn`` is told, and the plain model answers.
-    prices: of the user; a model without one costs nothing here.
+    prices: of the user; a model without one costs nothing here, but out in the world, behind a key, nobody knows.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class OpenAIClient(ModelClient):
         prices: Mapping[str, Price] | None = None,
     ) -> None:
         self._url, self._key, self._model, self._prices = _checked(url), key, model, dict(prices or {})
+        self._usd = None if key and not _at_home(urlsplit(self._url).hostname or "") else 0.0
         self._adapters, self._warn = adapters, warn
         self._http: httpx.Client | None = None
         self._settled = False
@@ -399,7 +401,7 @@ class OpenAIClient(ModelClient):
         )
 
     def _cost(self, tokens_in: int, tokens_out: int, seconds: float) -> Cost:
-        cost = Cost(usd=0.0, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
+        cost = Cost(usd=self._usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
         return priced(cost, self._prices, self._adapter, self._base_name)
 
 
@@ -434,6 +436,13 @@ def _named_id(entry: Mapping[str, Any]) -> Any:
     token = entry.get("token")
     digits = token.removeprefix("token_id:") if isinstance(token, str) else ""
     return int(digits) if digits != token and digits.isdecimal() and len(digits) < 10 else entry.get("id")
+
+
+def _at_home(host: str) -> bool:
+    """Whether a host is this machine, or has an address or name that no public one has."""
+    with contextlib.suppress(ValueError):
+        return not ipaddress.ip_address(host).is_global
+    return "." not in host or host.endswith((".local", ".lan", ".internal", ".home.arpa"))
 
 
 def _checked(url: str) -> str:

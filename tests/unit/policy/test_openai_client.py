@@ -190,6 +190,26 @@ def test_a_question_that_got_no_reply_is_priced_as_an_answer_is(prices: Mapping[
     assert client.price(Cost(None, tokens_in=1000, tokens_out=50)) == pytest.approx(usd)
 
 
+@pytest.mark.parametrize(
+    ("host", "key", "usd"),
+    [
+        ("openrouter.ai", "k", None),
+        ("8.8.8.8", "k", None),
+        ("openrouter.ai", "", 0.0),
+        ("127.0.0.1", "k", 0.0),
+        ("[::1]", "k", 0.0),
+        ("100.64.0.7", "k", 0.0),
+        ("192.168.1.9", "k", 0.0),
+        ("localhost", "k", 0.0),
+        ("gpu.lan", "k", 0.0),
+    ],
+)
+def test_what_wants_a_key_out_in_the_world_is_not_taken_for_free(host: str, key: str, usd: float | None) -> None:
+    assert OpenAIClient(f"http://{host}/v1", "m", key=key).price(Cost(None, tokens_in=1000, tokens_out=50)) == usd
+    free = OpenAIClient(f"http://{host}/v1", "m", key=key, prices={"m": Price(input=0.0, output=0.0)})
+    assert free.price(Cost(None, tokens_in=1000, tokens_out=50)) == 0.0
+
+
 def test_the_key_is_sent_and_never_shown() -> None:
     key = "local-0123456789abcdef"
     with ScriptedServer([turns.says("in")], key=key) as scripted:
