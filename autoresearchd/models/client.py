@@ -51,8 +51,12 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _FILTERED = re.compile(r"content[ _-]?(?:filter|policy|management)|safety system", re.IGNORECASE)
-_SOON = re.compile(r"retry in \d|retryDelay|per[ _-]?minute", re.IGNORECASE)
-_OUT_OF_MONEY = re.compile(r"insufficient[ _-]quota|exceeded your current quota|billing|credit balance", re.IGNORECASE)
+_TOO_LARGE = re.compile(r"request too large|tokens must be reduced", re.IGNORECASE)
+"""In a 429: this prompt alone is more than a minute's tokens."""
+_SOON = re.compile(r"(?:retry|try again) in \d|retryDelay|per[ _-]?(?:min|hour|day)", re.IGNORECASE)
+_OUT_OF_MONEY = re.compile(  # a link to the page for billing says nothing
+    r"insufficient[ _-]quota|exceeded your current quota|(?<!/)billing|credit balance", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +228,7 @@ def perform(
             raise Interrupted("the model's reply was not waited for: a stop was requested")
         if time.monotonic() >= deadline:
             give_up()
-            hint = "raise the time-out for models in config.yaml"
-            raise ModelError(Trouble.TIMEOUT, f"no reply within {timeout:g} s", hint=hint)
+            raise ModelError(Trouble.TIMEOUT, f"no reply within {timeout:g} s")
     return outcome.result()
 
 
@@ -256,8 +259,10 @@ def trouble_of(status: int, words: str) -> Trouble:
     """What an HTTP status means, with the error's code and message in ``words``.
 
     An account without money (402, some 400 and 429) is nothing that waiting fixes: ``UNAUTHORISED``, as for a key.
-    Gemini speaks of the quota and of billing where a limit of the minute is reached, too.
+    Providers speak of the quota and of billing where a limit of the minute or the day is reached, too.
     """
+    if status == 429 and _TOO_LARGE.search(words):
+        return Trouble.CONTEXT_TOO_LONG
     waits = status == 429 and _SOON.search(words)
     if status == 402 or (status in (400, 403, 429) and _OUT_OF_MONEY.search(words) and not waits):
         return Trouble.UNAUTHORISED
@@ -266,10 +271,12 @@ def trouble_of(status: int, words: str) -> Trouble:
         return Trouble.CONTEXT_TOO_LONG
     if status in (400, 409, 422) and _FILTERED.search(words):
         return Trouble.REFUSED
+    if status in (408, 504, 524):  # 504, 524: a gateway's patience is at its end, and the model may go on
+        return Trouble.TIMEOUT
     if status >= 500:
         return Trouble.OVERLOADED
     known = {401: Trouble.UNAUTHORISED, 403: Trouble.UNAUTHORISED, 404: Trouble.NOT_FOUND, 410: Trouble.NOT_FOUND}
-    return {**known, 408: Trouble.TIMEOUT, 429: Trouble.RATE_LIMITED}.get(status, Trouble.BAD_REQUEST)
+    return {**known, 429: Trouble.RATE_LIMITED}.get(status, Trouble.BAD_REQUEST)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -9,6 +9,7 @@ environment count: the key goes to the configured address and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "AUTORESEARCHD_LOCAL_KEY"
 
 _IDS = ("return_token_ids", "return_tokens_as_token_ids")
+_LOGPROBS = ("logprobs", "top_logprobs")
 _SCHEMA, _MODEL = "response_format", "model"
 _OF_A_SCHEMA = re.compile(r"schema|grammar|guided|structured", re.IGNORECASE)
 """In the words of an error about a schema that does not name the field: it cannot be made a grammar, for example."""
@@ -59,7 +61,7 @@ class OpenAIClient(ModelClient):
 
     model: its name there; empty: the first that the server lists, else whichever it has. adapters: says which version
     answers; where the server does not load it (``load_lora_adapter``), ``warn`` is told, and the plain model answers.
-    prices: of the user; a model without one costs nothing here.
+    prices: of the user; a model without one costs nothing here, but out in the world, behind a key, nobody knows.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class OpenAIClient(ModelClient):
         prices: Mapping[str, Price] | None = None,
     ) -> None:
         self._url, self._key, self._model, self._prices = _checked(url), key, model, dict(prices or {})
+        self._usd = None if key and not _at_home(urlsplit(self._url).hostname or "") else 0.0
         self._adapters, self._warn = adapters, warn
         self._http: httpx.Client | None = None
         self._settled = False
@@ -128,7 +131,7 @@ class OpenAIClient(ModelClient):
     def _answer(self, question: Question, bounds: Bounds) -> Reply:
         began = time.monotonic()
         plain = self._plain_schema
-        payload, optional = self._payload(question, plain), [_IDS, ("logprobs",), (_SCHEMA,)]
+        payload, optional = self._payload(question, plain), [_IDS, _LOGPROBS, (_SCHEMA,)]
         refused = set(self._refused)
         if self._adapter or self._model:
             refused.discard(_MODEL)
@@ -137,6 +140,8 @@ class OpenAIClient(ModelClient):
             optional.append((_MODEL,))
         while True:
             sent = {name: value for name, value in payload.items() if name not in refused}
+            if _SCHEMA in sent:  # drawn under a grammar they are of no use
+                sent = {name: value for name, value in sent.items() if name not in _LOGPROBS}
             try:
                 answered = self._exchange(replace(bounds), "chat/completions", sent)
             except TooLong as unread:
@@ -191,6 +196,9 @@ class OpenAIClient(ModelClient):
             "temperature": question.temperature,
             "seed": question.seed,
         }
+        if (self._listed or {}).get("owned_by") == "llamacpp":
+            # Else llama.cpp tells of 20 alternatives to each token, which is more than may be read of a long answer.
+            payload["top_logprobs"] = 1
         if question.schema is not None:
             schema = dict(question.schema)
             payload[_SCHEMA] = (
@@ -393,7 +401,7 @@ class OpenAIClient(ModelClient):
         )
 
     def _cost(self, tokens_in: int, tokens_out: int, seconds: float) -> Cost:
-        cost = Cost(usd=0.0, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
+        cost = Cost(usd=self._usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)
         return priced(cost, self._prices, self._adapter, self._base_name)
 
 
@@ -428,6 +436,13 @@ def _named_id(entry: Mapping[str, Any]) -> Any:
     token = entry.get("token")
     digits = token.removeprefix("token_id:") if isinstance(token, str) else ""
     return int(digits) if digits != token and digits.isdecimal() and len(digits) < 10 else entry.get("id")
+
+
+def _at_home(host: str) -> bool:
+    """Whether a host is this machine, or has an address or name that no public one has."""
+    with contextlib.suppress(ValueError):
+        return not ipaddress.ip_address(host).is_global
+    return "." not in host or host.endswith((".local", ".lan", ".internal", ".home.arpa"))
 
 
 def _checked(url: str) -> str:

@@ -25,7 +25,7 @@ from autoresearchd.domain.redaction import Redactor
 from autoresearchd.evaluator.measure.log_text import as_lines
 from autoresearchd.models.client import Count, Message, Reply
 from autoresearchd.policy import answer_words, workspace_copy
-from autoresearchd.policy.edits.answer_parts import in_code
+from autoresearchd.policy.edits.answer_parts import in_code, said
 from autoresearchd.policy.exchange import AskingPolicy, Exchange, Patience, answer_turn
 from autoresearchd.policy.prompt import sections
 from autoresearchd.policy.prompt.quote import data_block
@@ -289,6 +289,8 @@ def read(text: str, finish: str = "stop") -> Step:
     """The one command of an answer, or what is wrong with the answer."""
     if len(text) > MOST_ANSWER:
         return Step(error=f"Your answer is longer than {MOST_ANSWER // 1024} KiB. Edit a part of a file at a time.")
+    if finish == "length" and not said(text):
+        return Step(error="All of max_tokens (config.yaml) went into thinking. Think less, and write a command.")
     blocks, prose, is_open = _blocks(_without_thoughts(text.replace("\r\n", "\n")))
     command = blocks[0] if blocks else ""
     error = ""

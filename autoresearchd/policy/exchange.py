@@ -58,6 +58,7 @@ _HINTS: Mapping[Trouble, str] = {
     "OPENAI_API_KEY, …) or into the file that key_files names (local.key_file for the policy local)",
     Trouble.NOT_FOUND: "correct the model {model}: after the colon of --policy, or under policy, fallbacks or "
     "local.model in config.yaml",
+    Trouble.TIMEOUT: "raise timeout or lower max_tokens in config.yaml; where a gateway gave up, raise its time-out",
     Trouble.BAD_REQUEST: "see what {model} takes: max_tokens and temperature in config.yaml go with each question",
 }
 _HINT = "it is tried again by itself; models under fallbacks in config.yaml are asked in place of {model}"
@@ -272,7 +273,10 @@ class Exchange:
                     self._charge_failure(error)
                 asked = error.retry_after or 0.0
                 asked = asked if math.isfinite(asked) and asked > 0 else 0.0
-                if error.trouble not in PASSING or attempt >= self._means.settings.retries or asked > LONGEST_ASKED_S:
+                retries = self._means.settings.retries
+                if error.trouble is Trouble.TIMEOUT:  # the same question takes about as long again
+                    retries = min(1, retries)
+                if error.trouble not in PASSING or attempt >= retries or asked > LONGEST_ASKED_S:
                     raise
             # All who were turned away are told the same: they should not come back together.
             most = FIRST_PAUSE_S if asked else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 30))

@@ -192,7 +192,10 @@ class _Talk:
         if self._may_pass and self._schema is SCHEMA and label is Label.NO_OP and not form:  # it has no edits
             return _Verdict(form=PASSES)
         final = False
-        if reply.finish == "length":
+        if reply.finish == "length" and not words:
+            what = f"all of max_tokens ({self._settings.max_tokens} tokens) went into thinking: think less"
+            what += ", or raise max_tokens in config.yaml"
+        elif reply.finish == "length":
             limit = self._settings.max_tokens
             what = f"it was cut off at max_tokens ({limit} tokens): make a smaller edit. As it stands: {what}"
         elif words and self._state.repair is not None and gives_up:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,6 +89,17 @@ def test_what_is_no_proposal_is_refused(tmp_path: Path, command: str, label: Lab
     error = refused(command, tmp_path)
     assert error.label is label
     assert words in str(error)
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
+@pytest.mark.parametrize("said", ['"subtype": "error_max_turns"', '"result": ""'])
+def test_the_recipe_for_claude_code_books_what_a_failure_has_cost(tmp_path: Path, said: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/policies.md").read_text(encoding="utf-8")
+    [script] = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "claude -p" in block]
+    claude = f"claude() {{ echo '{{{said}, \"total_cost_usd\": 0.5}}'; return 1; }}\n"
+    (scratch := tmp_path / "scratch").mkdir()
+    error = refused(f"{claude}{script}", scratch)
+    assert "exit code 1" in str(error) and error.cost is not None and error.cost.usd == 0.5
 
 
 def test_a_tool_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -63,7 +63,11 @@ _GOES_ON = re.compile(
     r"""\s{0,20}(?:%|(?:\*\*|//|<<|>>|[-+*/×|&^@])[\s(+~-]{0,20}(?:\.?\d|['"]|(?P<name>[A-Za-z_]\w{0,120})))"""
 )
 """Arithmetic after a literal. After a dash words may stand, too: a name counts where it is that of a constant."""
-_PASSES = re.compile(r"[\s`*>\"'-]{0,20}pass\b[\s`*.!\"']{0,20}(?:\n|$)", re.IGNORECASE)
+_PASSES = re.compile(r"[\s`*>\"'-]{0,20}(?:answer:[\s`*]{0,20})?pass\b[\s`*.!\"']{0,20}(?:$|[:–—]|-+\s)", re.IGNORECASE)
+"""A line that passes; behind a colon or a dash it may say why."""
+_REASON = frozenset({"hypothesis", "description"})
+"""Keys of the JSON object with which the full prompt has any answer say why."""
+_JSON_FENCE = re.compile(r"^[ \t]*```(?:json)?[ \t]*$", re.MULTILINE)
 _COMMENT = re.compile(r"#[^\"'\n]*$")
 _TOLD = re.compile(r"^(\S+) = .* \(now ", re.MULTILINE)
 _ANONYMOUS = re.compile(r"C\d+")
@@ -277,10 +281,19 @@ def constants(
 
 # ---------------------------------------------------------------------- answers
 def passes(text: str) -> bool:
-    """Whether an answer leaves the choice to the search."""
-    text = said(text)
+    """Whether an answer leaves the choice to the search: as JSON, or in its first or last line beside a reason."""
+    text = _JSON_FENCE.sub("", said(text))
     found = _object(text)
-    return found.get("pass") is True if found else bool(_PASSES.match(text[:_MOST_LINE]))
+    if found.get("pass") is True:
+        return True
+    if means_to_edit(text) or (found and _REASON.isdisjoint(found)):
+        return False
+    lines = [s[:_MOST_LINE] for line in text.splitlines() if (s := line.strip()) and not s.startswith("{")]
+    if not lines:
+        return False
+    # A program may end in ``pass``, and words after what is set be meant for something else.
+    last = "PASS" in lines[-1] and not _pairs(text, {}) and _PASSES.match(lines[-1])
+    return bool(last or _PASSES.match(lines[0]))
 
 
 def read_answer(

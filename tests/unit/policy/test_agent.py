@@ -241,6 +241,12 @@ def test_an_answer_without_one_command_is_told_what_is_wrong_with_it(answer: str
     assert step.command == ""
 
 
+@pytest.mark.parametrize("answer", ["", "<think>\n```bash\nls\n```\nor else"])
+def test_a_limit_that_thoughts_used_up_is_told_as_such_and_no_thought_is_run(answer: str) -> None:
+    step = read(answer, "length")
+    assert "max_tokens" in step.error and "thinking" in step.error and step.command == ""
+
+
 def test_a_command_may_write_the_tags_of_thoughts() -> None:
     """Chat templates and rewards of reasoning have them."""
     command = "cat > prompt.py <<'EOF'\nPATTERN = '<think>.*</think>'\n</think>\nEOF"

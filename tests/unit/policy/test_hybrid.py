@@ -345,6 +345,34 @@ def test_with_the_full_prompt_it_edits_or_passes(structured: bool) -> None:
     assert "What the search would do" not in alone.told(0), "there is nobody to pass to"
 
 
+REASON = '{"hypothesis": "none", "description": "leave it"}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "passes"),
+    [
+        (f"PASS\n\n{REASON}", True),
+        (f"{REASON}\n\nPASS", True),
+        (f"PASS\n```json\n{REASON}\n```", True),
+        ("```\nPASS\n```", True),
+        ("PASS: the search's choice is fine", True),
+        ("PASS — fine", True),
+        ("**Answer: PASS**", True),
+        ("Its choice is what I would do.\n\nPASS", True),
+        ("", False),
+        ("Pass-through of the gate helps.", False),
+        ("PASS is not what I want.", False),
+        ("DEPTH = 3\n\nPASS", False),
+        ('PASS\n{"DEPTH": 3}', False),
+        ("def idle():\n    pass", False),
+        (f"PASS\n{REASON}\n{edit('DEPTH = 4', 'DEPTH = 3')}", False),
+        ("```python\ndef idle():\n    pass\n```", False),
+    ],
+)
+def test_a_model_passes_in_its_first_or_last_line_and_may_say_why(answer: str, passes: bool) -> None:
+    assert brief.passes(answer) is passes
+
+
 @pytest.mark.parametrize("tag", ["think", "thinking", "thought", "reasoning"])
 def test_code_that_a_model_only_thought_of_is_no_edit(tag: str) -> None:
     bench = Bench(f"<{tag}>\n```python\nDROPOUT = 0.2\n```\n</{tag}>\nDROPOUT = 0.1", settings=ModelSettings(reasks=0))

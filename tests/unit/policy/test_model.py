@@ -207,6 +207,14 @@ def test_an_edit_that_is_cut_off_between_two_blocks_is_not_run_in_half() -> None
     assert "cut off at max_tokens" in bench.errors[0]
 
 
+@pytest.mark.parametrize("thought", ["", "<think>\nDEPTH = 3, or else"])
+def test_a_limit_that_thoughts_used_up_is_told_as_such(thought: str) -> None:
+    bench = Bench(reply(thought, finish="length"), GOOD, settings=ModelSettings(max_tokens=900))
+    assert bench.propose().files == {"train.py": HIGHER}
+    assert "all of max_tokens (900 tokens) went into thinking" in bench.errors[0]
+    assert "smaller edit" not in bench.errors[0]
+
+
 def test_of_a_very_long_answer_a_part_is_stored_and_all_is_charged() -> None:
     bench = Bench("x" * (2 * MAX_ANSWER), settings=ModelSettings(reasks=0))
     assert bench.fails(PolicyError).label is Label.MALFORMED_ANSWER
@@ -353,11 +361,18 @@ class Asking(Bench):
         return [(answer.model, answer.cost) for answer in self.answers.answers]
 
 
-@pytest.mark.parametrize("trouble", sorted(PASSING))
+@pytest.mark.parametrize("trouble", sorted(PASSING - {Trouble.TIMEOUT}))
 def test_a_passing_trouble_is_waited_out_and_the_question_repeated(trouble: Trouble) -> None:
     asking = Asking(failing(trouble), failing(trouble), "yes")
     assert asking.ask() == "yes"
     assert (asking.asked, len(asking.cancel.waits)) == ((3, 0), 2)
+
+
+def test_a_time_out_is_repeated_once_and_its_hint_says_what_to_change() -> None:
+    asking = Asking(*[failing(Trouble.TIMEOUT)] * 4)
+    with pytest.raises(EnvironmentFailure) as caught:
+        asking.ask()
+    assert asking.asked == (2, 0) and "max_tokens" in caught.value.hint
 
 
 def test_waits_double_are_jittered_and_bounded() -> None:

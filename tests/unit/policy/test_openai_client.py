@@ -59,6 +59,17 @@ def test_fields_that_a_server_refuses_are_left_out_and_not_sent_again() -> None:
     assert sent == [ids, set(), set()]
 
 
+def test_llama_cpp_is_asked_for_one_log_probability_a_token_and_for_none_under_a_schema() -> None:
+    """It tells of 20 a token otherwise: more than is read of a long answer."""
+    listing = Turn(raw=b'{"data": [{"id": "m", "owned_by": "llamacpp"}]}')
+    with ScriptedServer(after=turns.says("{}"), listings=[listing]) as scripted:
+        client = OpenAIClient(scripted.url)
+        client.ask(QUESTION, NEVER)
+        client.ask(replace(QUESTION, schema=SCHEMA), NEVER)
+        sent = [(asked.get("logprobs"), asked.get("top_logprobs")) for asked in scripted.questions]
+    assert sent == [(True, 1), (None, None)]
+
+
 @pytest.mark.parametrize("refuses", [(), ("response_format",)])
 def test_log_probabilities_drawn_under_a_schema_are_no_use_and_one_that_is_refused_costs_nothing_else(
     refuses: tuple[str, ...],
@@ -94,7 +105,8 @@ def test_a_schema_is_put_as_the_server_knows_it(knows: set[str], sent: list[str 
         client = OpenAIClient(scripted.url, "m")
         replies = [client.ask(replace(QUESTION, schema=SCHEMA), NEVER) for _ in range(2)]
         formats = [asked.get("response_format", {"type": None}) for asked in scripted.questions]
-        assert all("logprobs" in asked and "return_token_ids" in asked for asked in scripted.questions)
+        assert all("return_token_ids" in asked for asked in scripted.questions)
+        assert all(("logprobs" in asked) == ("response_format" not in asked) for asked in scripted.questions)
     assert [form["type"] for form in formats] == sent
     told = [form.get("schema") or form["json_schema"]["schema"] for form in formats if form["type"]]
     assert all(schema == SCHEMA for schema in told)
@@ -176,6 +188,26 @@ def test_a_question_that_got_no_reply_is_priced_as_an_answer_is(prices: Mapping[
     """Else the user is told that nobody knows what a model at home costs."""
     client = OpenAIClient("http://127.0.0.1:1/v1", "m", prices=prices)
     assert client.price(Cost(None, tokens_in=1000, tokens_out=50)) == pytest.approx(usd)
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "usd"),
+    [
+        ("openrouter.ai", "k", None),
+        ("8.8.8.8", "k", None),
+        ("openrouter.ai", "", 0.0),
+        ("127.0.0.1", "k", 0.0),
+        ("[::1]", "k", 0.0),
+        ("100.64.0.7", "k", 0.0),
+        ("192.168.1.9", "k", 0.0),
+        ("localhost", "k", 0.0),
+        ("gpu.lan", "k", 0.0),
+    ],
+)
+def test_what_wants_a_key_out_in_the_world_is_not_taken_for_free(host: str, key: str, usd: float | None) -> None:
+    assert OpenAIClient(f"http://{host}/v1", "m", key=key).price(Cost(None, tokens_in=1000, tokens_out=50)) == usd
+    free = OpenAIClient(f"http://{host}/v1", "m", key=key, prices={"m": Price(input=0.0, output=0.0)})
+    assert free.price(Cost(None, tokens_in=1000, tokens_out=50)) == 0.0
 
 
 def test_the_key_is_sent_and_never_shown() -> None:
