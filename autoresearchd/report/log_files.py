@@ -507,7 +507,7 @@ def _metric_column(
         if metric not in names:
             raise UsageError(f"{path} has no column {metric[:60]!r}", hint=f"it has {clean(', '.join(names), 400)}")
         return names.index(metric)
-    if names[:1] + names[2:] == _KARPATHYS:  # karpathy's own table, whatever its metric is called
+    if [*names[:1], *names[2:]] == _KARPATHYS:  # karpathy's own table, whatever its metric is called
         return 1
     start = place["commit"] if place["commit"] >= 0 else place["status"]
     order = [*range(start + 1, len(names)), *range(start)]
