@@ -132,6 +132,8 @@ class LitellmClient(ModelClient):
                     num_retries=0,  # the caller's affair: litellm's end in a bare Exception
                     max_retries=0,
                     drop_params=True,
+                    # Of Claude: what was said is sent again with each turn, at a tenth of the price.
+                    enable_prompt_caching=any(message["role"] == "assistant" for message in question.messages),
                     **({"api_key": key} if key else {}),
                     **arguments,
                 )

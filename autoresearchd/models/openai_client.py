@@ -49,6 +49,8 @@ _LISTING_BYTES, _LISTING_S = 1_000_000, 10.0
 _LOAD_S = 60.0
 _MAX_NAME = 300
 _CONNECT_S = 10.0
+_SHORT_PROMPT = 2048
+"""Tokens: estimated well enough only above, and no server's context is shorter."""
 
 
 class OpenAIClient(ModelClient):
@@ -86,7 +88,7 @@ class OpenAIClient(ModelClient):
         self._listed: Mapping[str, Any] | None = None
         self._context = 0
         self._refused: frozenset[str] = frozenset()
-        self._plain_schema = self._heeded = False
+        self._plain_schema = self._heeded = self._cut = False
 
     @property
     def name(self) -> str:
@@ -380,6 +382,7 @@ class OpenAIClient(ModelClient):
     def _reply(self, question: Question, sent: Mapping[str, Any], found: Mapping[str, Any], seconds: float) -> Reply:
         cost = self._cost(*client.count_usage(question, found), seconds)
         choice, text, finish = client.read_choice(found, cost)
+        self._look_for_cut(cost.tokens_in, self.count_tokens(question.messages))
         ids, logprobs = tokens_of(choice)
         sampling = {name: sent[name] for name in ("temperature", "seed", "max_tokens") if name in sent}
         if _SCHEMA in sent:
@@ -399,6 +402,15 @@ class OpenAIClient(ModelClient):
             template_hash=known.template_hash,
             adapter=self._adapter,
         )
+
+    def _look_for_cut(self, read: int, sent: int) -> None:
+        """Warn once where a server read far less than it was sent, as Ollama does without a word."""
+        if 0 < read < sent / 2 and sent > _SHORT_PROMPT and not self._cut:
+            self._cut = True
+            self._warn(
+                f"{self._url} says that it read {read:,} of about {sent:,} tokens of a prompt: it may have cut the "
+                "rest off. Raise its context (Ollama: OLLAMA_CONTEXT_LENGTH), or lower context_tokens in config.yaml"
+            )
 
     def _cost(self, tokens_in: int, tokens_out: int, seconds: float) -> Cost:
         cost = Cost(usd=self._usd, tokens_in=tokens_in, tokens_out=tokens_out, seconds=seconds)

@@ -97,6 +97,16 @@ class TestLitellmClient(HttpClientContract):
         assert KEY in own
         assert KEY not in other
 
+    def test_claude_is_asked_to_cache_a_conversation_that_goes_on(self) -> None:
+        again = ({"role": "assistant", "content": "ls"}, {"role": "user", "content": "train.py"})
+        with ScriptedServer() as scripted:
+            client = self.make_client(scripted.url, "anthropic/claude-sonnet-4-5")
+            for messages in (QUESTION.messages, (*QUESTION.messages, *again)):
+                with pytest.raises(ModelError):  # it is no server of Anthropic's, which is not needed for this
+                    client.ask(replace(QUESTION, messages=messages), NEVER)
+            first, second = (str(request.payload) for request in scripted.requests)
+        assert "cache_control" not in first and second.count("cache_control") == 2
+
     def test_litellm_prints_nothing(self, capfd: pytest.CaptureFixture[str]) -> None:
         with ScriptedServer([turns.server_error()]) as scripted:
             client = self.make_client(scripted.url)

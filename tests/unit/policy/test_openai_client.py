@@ -70,6 +70,16 @@ def test_llama_cpp_is_asked_for_one_log_probability_a_token_and_for_none_under_a
     assert sent == [(True, 1), (None, None)]
 
 
+def test_a_server_that_cuts_prompts_is_told_of_once() -> None:
+    long = replace(QUESTION, messages=({"role": "user", "content": "lr = 0.123456\n" * 1000},))
+    told = list[str]()
+    with ScriptedServer() as scripted:  # it counts words
+        client = OpenAIClient(scripted.url, "m", warn=told.append)
+        for question in (QUESTION, long, long):
+            client.ask(question, NEVER)
+    assert len(told) == 1 and "read 3,000 of about" in told[0] and "context_tokens" in told[0]
+
+
 @pytest.mark.parametrize("refuses", [(), ("response_format",)])
 def test_log_probabilities_drawn_under_a_schema_are_no_use_and_one_that_is_refused_costs_nothing_else(
     refuses: tuple[str, ...],
