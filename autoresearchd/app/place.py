@@ -53,11 +53,11 @@ class Place:
             status["session"].pop("extend", None)
             status |= {"current": None, "under_way": []}
             return status
-        if reason := self._waits(tag):
+        if reason := self.waits(tag):
             status["session"] |= {"state": "backing_off", "reason": reason}
         return status
 
-    def _waits(self, tag: str) -> str:
+    def waits(self, tag: str) -> str:
         """What a daemon waits for that could not say so in its database, where nothing new is read then."""
         if not layout.valid_tag(tag):
             return ""

@@ -131,7 +131,7 @@ class Confirming:
         run, running, stop = c.runs[-1], slot.running, self._context.stop.now
         if running is None:  # found after a crash: recovery has killed or adopted what was left of it
             why = "it was not started, or the daemon died during it"
-            return self._close(c, run, Measurement(Label.INTERRUPTED, detail=why), None)
+            return self._close(c, run, Measurement(Label.INTERRUPTED, detail=why), None, slot)
         if stop.is_set():
             running.handle.kill()
         result = running.handle.wait(patience)
@@ -157,7 +157,8 @@ class Confirming:
         context, run_dir = self._context, self._context.site.run_dir(c.experiment, run.index)
         if result is None:
             clean_logs(run_dir, context.redactor)
-        c = context.store.close_confirmation_run(run.id, m, result, context.clock.now())
+        now = context.clock.now() if slot is None else slot.ended(run, result, context.clock.now())
+        c = context.store.close_confirmation_run(run.id, m, result, now)
         if slot is not None:  # not before: should the store have failed, the result is read again
             slot.clear()
         own = self._view.experiment(c.experiment).good_runs

@@ -200,7 +200,7 @@ class Cycle:
         return self._close(e, slot, run, measured, self._protected.with_version(result))
 
     def _close(self, e: Experiment, slot: Slot, run: Run, m: Measurement, result: RunResult | None) -> Experiment:
-        context, now = self._context, self._context.clock.now()
+        context, now = self._context, slot.ended(run, result, self._context.clock.now())
         if result is None:
             clean_logs(context.site.run_dir(e.number, run.index), context.redactor)
         ended = replace(run, finished_at=now, label=m.label, value=m.value, metrics=m.metrics, detail=m.detail)

@@ -78,7 +78,8 @@ def serve(
     """
     store, clock = context.store, context.clock
     state, reason, raised, limit = SessionState.CRASHED, "the daemon died", True, False
-    in_order = store.session(context.tag).state is SessionState.STOPPED and store.latest(context.session_id) is not None
+    before = store.session(context.tag)
+    in_order = before.state is SessionState.STOPPED and store.latest(context.session_id) is not None
     at_work = False
     store.set_state(context.session_id, SessionState.RUNNING, clock.now(), pid=os.getpid())
     lock.begun()
@@ -98,8 +99,9 @@ def serve(
         with signals(context.stop), beside:
             _patiently(context, prepare, backoff or Backoff())
             loop = SessionLoop(
-                context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid(), asked=asked
-            )
+                context, limits, active_seconds=active_seconds, backoff=backoff, pid=os.getpid(), asked=asked,
+                last_seen=before.heartbeat_at,
+            )  # fmt: skip
             loop.between, loop.conditions, loop.ready, loop.waits = beside.between, conditions, begin, lock.waits
             loop.holds = beside.holds
             reason = loop.run()

@@ -7,6 +7,7 @@ Nothing here decides anything: it hands the experiment found open to the loop, w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from autoresearchd.domain.errors import RepositoryError
 from autoresearchd.domain.experiment import Experiment
@@ -23,16 +24,19 @@ from autoresearchd.loop.run import Slot
 RESTORED = 32
 
 
-def reconcile(context: Context, cycle: Cycle, began: float) -> list[tuple[Experiment, Slot]]:
+def reconcile(
+    context: Context, cycle: Cycle, began: float, last_seen: datetime | None
+) -> list[tuple[Experiment, Slot]]:
     """The experiments to go on with, none when all are settled. RepositoryError: somebody else moved the branch.
 
-    A confirmation that was cut off is found by the loop itself, which goes on with it first. began: see ``Slot``.
+    A confirmation that was cut off is found by the loop itself, which goes on with it first. began, last_seen: see
+    ``Slot``.
     """
     found = context.store.unsettled(context.session_id)
     _restore(context)
-    _reconcile_confirmation(context, cycle, found)
+    _reconcile_confirmation(context, cycle, found, Slot(began, last_seen=last_seen))
     follow_tip(context)
-    left = [_reconcile_run(context, cycle, e, Slot(began)) for e in found]
+    left = [_reconcile_run(context, cycle, e, Slot(began, last_seen=last_seen)) for e in found]
     _check_branch(context, [e for e, _ in left])
     for e, _ in left:
         words = f"going on with experiment {e.number}, found {e.phase.value}"
@@ -59,12 +63,12 @@ def _restore(context: Context) -> None:
     context.workspace.restore_branch(context.store.session(context.tag).confirmed)
 
 
-def _reconcile_confirmation(context: Context, cycle: Cycle, found: Sequence[Experiment]) -> None:
+def _reconcile_confirmation(context: Context, cycle: Cycle, found: Sequence[Experiment], slot: Slot) -> None:
     """Read what a run gave that outlived its daemon; carry out a verdict that was not."""
     past, latest = context.store.confirmations(context.session_id), context.store.latest(context.session_id)
     if not past or latest is None:
         return
-    last, slot = past[-1], Slot(0.0)
+    last = past[-1]
     if last.verdict is not None:
         next_one = min((e.number for e in found if e.phase is not Phase.DECIDED), default=latest.number + 1)
         at = context.store.session(context.tag).confirmed_experiment

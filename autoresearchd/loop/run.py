@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from autoresearchd.domain.experiment import Decision, Measurement, RunResult
+from autoresearchd.domain.experiment import Decision, Measurement, Run, RunResult
 from autoresearchd.domain.ports import Executor, ResearchState, RunHandle, RunRequest
 from autoresearchd.domain.proposal import Proposal
 from autoresearchd.domain.redaction import Redactor
@@ -72,7 +73,8 @@ class Slot:
     is a decision, and earlier experiments are not decided yet. given_up: what is decided then of one that the
     daemon cannot take further. stands: a failure is not given back to be fixed. began: when the experiment did, on
     the monotonic clock; policy_s, jobs_s: seconds that were not the daemon's own since then. waiting: since when it
-    waits for others: for a place, or for earlier decisions.
+    waits for others: for a place, or for earlier decisions. last_seen: of one found after a crash, when the daemon that
+    died was last known to live.
     """
 
     began: float
@@ -88,6 +90,14 @@ class Slot:
     policy_s: float = 0.0
     jobs_s: float = 0.0
     waiting: float | None = None
+    last_seen: datetime | None = None
+
+    def ended(self, run: Run, result: RunResult | None, now: datetime) -> datetime:
+        """When a run ended that is closed now: the time from a crash to the next daemon was no work of it."""
+        if self.running is not None or self.last_seen is None:
+            return now
+        last = self.last_seen if result is None else run.started_at + timedelta(seconds=result.duration_s)
+        return min(now, max(run.started_at, last))
 
     def wait(self, waits: bool, now: float) -> None:
         """Whether it waits for others, on the monotonic clock."""

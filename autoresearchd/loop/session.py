@@ -8,7 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from autoresearchd.domain import errors
@@ -94,7 +94,7 @@ class SessionLoop:
     when results can no longer be compared. between: before each new experiment, given what tells that a limit leaves
     nothing for one; may raise EnvironmentFailure to hold it back. holds: whether ``between`` is to begin something
     long, beside which nothing may be under way. waits: with what is waited for while the store cannot be told, with
-    nothing once it can. asked: all that is to be done is a confirmation.
+    nothing once it can. asked: all that is to be done is a confirmation. last_seen: see ``Slot``.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class SessionLoop:
         backoff: Backoff | None = None,
         pid: int | None = None,
         asked: Asked | None = None,
+        last_seen: datetime | None = None,
     ) -> None:
         self._context, self._limits, self._backoff, self._pid = context, limits, backoff or Backoff(), pid
         self.ready: Callable[[], None] = lambda: None
@@ -114,6 +115,7 @@ class SessionLoop:
         self.holds: Callable[[], bool] = lambda: False
         self.waits: Callable[[str], None] = lambda reason: None
         self._before, self._started = active_seconds, context.clock.monotonic()
+        self._last_seen = last_seen
         self._failures = self._refusals = self._unproposed = 0
         self._faults = Counter[int]()
         """Unexpected exceptions, by number of what they were in; of confirmations from -2 downwards."""
@@ -270,7 +272,7 @@ class SessionLoop:
 
     def _reconcile(self) -> None:
         """What the last daemon left open. Nothing else is done before this has gone through once."""
-        left = reconcile(self._context, self._cycle, self._started)
+        left = reconcile(self._context, self._cycle, self._started, self._last_seen)
         self._under_way = {e.number: (e, slot) for e, slot in left}
         found = self._context.store.open_confirmation_of(self._context.session_id)
         self._confirming = found.number if found else None

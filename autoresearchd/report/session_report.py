@@ -25,6 +25,7 @@ from autoresearchd.report.plain_text import (
     diff_lines,
     gained,
     measured,
+    money,
     number,
     outcome_words,
     price,
@@ -360,6 +361,8 @@ def _environment(redact: Callable[[str], str], *, markdown: bool) -> Environment
     )
     environment.filters |= {
         "clean": clean,
+        "good": lambda runs: [run for run in runs if run["metric"] is not None and not run["label"]],
+        "money": money,
         "outcome": outcome_words,
         "hex": lambda text: Markup(re.sub(r"\W", "", str(text), flags=re.ASCII)),  # noqa: S704 - letters and digits
     }

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, case, func, or_, select
 
 from autoresearchd.domain.labels import Label, Phase, Status
 from autoresearchd.store.journal import records
@@ -25,7 +25,7 @@ SORTS: Mapping[str, ColumnElement[Any]] = {
     "status": e.c.status,
     "label": e.c.label,
     "metric": e.c.value,
-    "gain": e.c.delta,
+    "gain": case((e.c.value.is_not(None), e.c.delta)),  # else it is a forecast, which is not shown
     "cost": p.c.usd,
     "reward": e.c.reward,
 }

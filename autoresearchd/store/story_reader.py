@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import case, select
 
 from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.domain.labels import Label
@@ -69,15 +69,19 @@ class StoryReader(Reader):
         newest = self._db.rows(of_it.order_by(r.c.id.desc()).limit(last))
         return sorted((SlotRun(*row) for row in newest[::-1]), key=lambda run: run.start)
 
-    def curves(self, tag: str, number: int) -> list[tuple[int, Sequence[CurvePoint]]]:
-        """The learning curves of the runs of an experiment's own program with their seeds."""
-        of_it = select(r.c.seed, r.c.curve).filter_by(session_id=self._id(tag), number=number)
+    def curves(self, tag: str, number: int) -> list[tuple[int, Sequence[CurvePoint], float | None]]:
+        """The learning curves of the runs of an experiment's own program with their seeds.
+
+        And how many seconds it took, of one that was ended early or failed.
+        """
+        took = case((r.c.label != Label.NONE, r.c.duration_s))
+        of_it = select(r.c.seed, r.c.curve, took).filter_by(session_id=self._id(tag), number=number)
         own = of_it.where(r.c.program.is_(None), r.c.attempt >= 0, r.c.curve.is_not(None)).order_by(r.c.run_index)
-        return [(seed, curve) for seed, curve in self._db.rows(own)]
+        return [(seed, curve, took) for seed, curve, took in self._db.rows(own)]
 
     def curve(self, tag: str, number: int) -> Sequence[CurvePoint]:
         """The last one of these; empty where there is none."""
-        return next((curve for _, curve in reversed(self.curves(tag, number)) if curve), ())
+        return next((curve for _, curve, _ in reversed(self.curves(tag, number)) if curve), ())
 
     def files(self, tag: str, number: int) -> Mapping[str, str]:
         """The new text of each file that an experiment changed, by its path in the task's folder."""

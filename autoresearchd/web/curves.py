@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from autoresearchd.domain.experiment import CurvePoint
 from autoresearchd.loop.early_abort import LogFollower, curve_of
 from autoresearchd.report.plain_text import clean, real
 from autoresearchd.store.page_reader import OpenRun, PageReader
@@ -31,8 +32,7 @@ class LiveCurves:
         _, reader = self._source.open()
         runs = reader.open_runs(tag)
         task = json.loads(reader.task(tag))
-        budget = task.get("execution", {}).get("budget")
-        seconds = real(budget.get("training") if isinstance(budget, Mapping) else budget) or 0.0
+        seconds = _budget(task)
         pattern = (task.get("curve") or {}).get("pattern") or "auto"
         with self._lock:
             for key in {k for k in self._followed if k[0] == tag} - {_key(tag, run) for run in runs}:
@@ -70,12 +70,24 @@ def _key(tag: str, run: OpenRun) -> tuple[str, int, datetime]:
     return tag, run.id, run.started_at  # numbers of a removed session are given again
 
 
+def _budget(task: Mapping[str, Any]) -> float:
+    """Seconds of training; 0 where that is not known."""
+    budget = task.get("execution", {}).get("budget")
+    return real(budget.get("training") if isinstance(budget, Mapping) else budget) or 0.0
+
+
 def stored_curves(reader: PageReader, tag: str, number: int, parent: int | None) -> list[dict[str, Any]]:
     """The curves of an experiment's runs, and for comparison the first one of its parent."""
-    found = [{"name": f"seed {seed}", **thinned(curve_of(points))} for seed, points in reader.curves(tag, number)]
+    budget = _budget(json.loads(reader.task(tag)))
+
+    def drawn(name: str, run: tuple[int, Sequence[CurvePoint], float | None]) -> dict[str, Any]:
+        _, points, took = run
+        end = min(1.0, took / budget) if took and budget else 1.0
+        return {"name": name, **thinned(curve_of(points, end))}
+
+    found = [drawn(f"seed {run[0]}", run) for run in reader.curves(tag, number)]
     if parent is not None:
-        of_parent = reader.curves(tag, parent)[:1]
-        found += [{"name": f"parent #{parent}", **thinned(curve_of(points))} for _, points in of_parent]
+        found += [drawn(f"parent #{parent}", run) for run in reader.curves(tag, parent)[:1]]
     return [one for one in found if one["x"]][:12]
 
 

@@ -15,12 +15,15 @@ from typing import Any, NamedTuple, TypeVar
 from autoresearchd.app.place import Place
 from autoresearchd.app.project import Project
 from autoresearchd.domain.errors import AutoresearchdError
+from autoresearchd.loop.upkeep.session_lock import waiting
 from autoresearchd.store.page_reader import OpenRun, PageReader
 from autoresearchd.workspace import layout
 
 _MOST_KEPT = 1024
 _SLOW_S, _PATIENCE, _LONGEST_S = 0.1, 10.0, 60.0
 """What took longer to make is shown for so many times as long, but no longer, also when the session has changed."""
+RECHECK_S = 5.0
+"""How often what no write tells is looked at: that a daemon is silent, or went with another machine."""
 _T = TypeVar("_T")
 Signature = tuple[Any, ...]
 """See ``PageReader.signature``."""
@@ -110,23 +113,26 @@ class Source:
         return points
 
     def mark(self) -> str:
-        """Another text once something was written, or a daemon came or went; empty while there is nothing to read."""
+        """Another text once something was written, a daemon came, went or waits, or time passed; empty: unreadable."""
         try:
             _, reader = self.open()
-            alive = sorted(layout.locks_dir(self.project.root).glob("*.lock"))
-            return " ".join([reader.change_mark(), *(f"{p.stem}:{self.project.daemon(p.stem)}" for p in alive)])
+            locks = sorted(layout.locks_dir(self.project.root).glob("*.lock"))
+            alive = (f"{p.stem}:{self.project.daemon(p.stem)}:{waiting(p)}" for p in locks)
+            return " ".join([reader.change_mark(), str(time.monotonic() // RECHECK_S), *alive])
         except (AutoresearchdError, OSError):
             return ""
 
     def version(self, tag: str, signature: Signature | None = None) -> str:
-        """A word for all that the pages of a session rest on, and whether its daemon lives; tag empty: of all sessions.
+        """A word for all that the pages of a session rest on, and how its daemon does; tag empty: of all sessions.
 
         signature: the session's, where it is known already.
         """
         try:
             place, reader = self.open()
             tags = [tag] if tag else [session.tag for session in reader.sessions()]
-            rests_on = repr([(name, place.alive(name), signature or reader.signature(name)) for name in tags])
+            rests_on = repr(
+                [(name, place.alive(name), place.waits(name), signature or reader.signature(name)) for name in tags]
+            )
         except (
             AutoresearchdError,
             KeyError,

@@ -83,7 +83,7 @@ class Demo:
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._lock)
-        self._lock.enter_context(SessionLock(layout.lock_path(self.root, self.tag), self.tag))
+        self.lock = self._lock.enter_context(SessionLock(layout.lock_path(self.root, self.tag), self.tag))
         self.state(SessionState.RUNNING)
         return self
 

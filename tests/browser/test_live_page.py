@@ -99,6 +99,21 @@ def test_what_happens_is_on_the_page_without_a_reload(page: Any, server: Server,
     assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
 
 
+def test_a_page_says_that_it_cannot_be_read_and_that_its_session_is_gone(page: Any, tmp_path: Path) -> None:
+    with Demo(tmp_path / "gone") as demo, serving(demo.root) as server:
+        demo.baseline()
+        go(page, server, f"/s/{demo.tag}")
+        page.wait_for_selector(".link-state.live")
+        database = layout.database_path(demo.root)
+        database.rename(aside := database.with_name("aside"))
+        page.wait_for_selector("#link-state:not(.live) >> text=not readable")
+        aside.rename(database)
+        page.wait_for_selector(".link-state.live")
+        demo.store.delete_session(demo.tag, even_with_keeps=True)
+        page.wait_for_selector("main >> text=there is no session")
+        assert page.alarms == []
+
+
 def test_the_curve_of_a_run_grows_with_its_log(page: Any, server: Server, demo: Demo) -> None:
     running = demo.running("Curve that grows", share=0.3)
     go(page, server, f"/s/{demo.tag}/x/{running}")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,9 +81,14 @@ class Book:
     entries: Sequence[Entry]
     curve: Callable[[int], Sequence[CurvePoint]]
 
+    @cached_property
+    def _metrics(self) -> set[str]:
+        return {self.metric}.union(*(entry.metrics for entry in self.entries))
+
     def points(self, number: int, most: int = 200) -> list[tuple[int, str, float]]:
         """The learning curve as (step, ``loss`` or ``validation_loss``, value), steps whole and never going back.
 
+        One that is called like a metric is ``curve/loss``: a tracker would show its last point in place of the value.
         most: of a longer one every second point, or third, …; and the last.
         """
         points, last, curve = [], 0, self.curve(number)
@@ -91,7 +97,8 @@ class Book:
             step = point.step if math.isfinite(point.step) and abs(point.step) < 2**53 else index
             last = max(last, int(step))
             if math.isfinite(point.loss):
-                points.append((last, "validation_loss" if point.validation else "loss", point.loss))
+                name = "validation_loss" if point.validation else "loss"
+                points.append((last, f"curve/{name}" if name in self._metrics else name, point.loss))
         return points
 
 

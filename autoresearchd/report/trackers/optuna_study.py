@@ -3,7 +3,8 @@
 The study lies in a journal file, to which a trial is one line; in SQLite, where the file's name ends with ``.db``, it
 is a hundred rows, and takes a hundred times as long.
 
-What was ended early is pruned, with the curve that it had; what failed, or never ran, has failed. A constant is a
+What was ended early is pruned, with the curve that it had; what failed, or never ran, has failed; what broke a bound is
+infeasible. A constant is a
 number (on a logarithmic scale where it went over more than a factor of twenty) or one of the values that it had at the
 first export; a value that came later stands in the trial's attributes alone, since a study's choices cannot grow.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autoresearchd.domain.errors import UsageError
+from autoresearchd.domain.labels import FORBIDDEN
 from autoresearchd.report.trackers.book import Book, Entry, Sent, Value, require
 
 _WIDE, _POINTS = 20.0, 40
@@ -92,6 +94,7 @@ def _trial(optuna: Any, book: Book, entry: Entry, distributions: Mapping[str, An
         distributions={name: distributions[name] for name in params},
         user_attrs={**facts, **{f"metric {name}": v for name, v in entry.metrics.items()}},
         intermediate_values=curve,
+        system_attrs={"constraints": [1.0]} if entry.label in FORBIDDEN else {},  # else it may be the best trial
     )
     local = (at.astimezone().replace(tzinfo=None) for at in (entry.started_at, entry.finished_at))
     trial.datetime_start, trial.datetime_complete = local  # Optuna's times are local, without a zone

@@ -113,6 +113,9 @@ async function refresh() {
   const begun = performance.now();
   try {
     const mine = turn, answer = await fetch(here(), { headers: { accept: "text/html" } });
+    if (answer.status === 404 && session) location.reload(); // it was removed: the page that says so
+    else if (!answer.ok) { linked("not readable"); later(); }
+    else if (events?.readyState === EventSource.OPEN) linked("live");
     const text = answer.ok ? await answer.text() : "";
     if (text && mine === turn) put(new DOMParser().parseFromString(text, "text/html"));
   } catch { /* the connection is lost; the events tell when it is back */ }
@@ -120,13 +123,16 @@ async function refresh() {
   setTimeout(() => { busy = false; if (again) { again = false; refresh(); } }, pause);
 }
 let events = null;
+function linked(words) {
+  $("link-state").textContent = words;
+  $("link-state").classList.toggle("live", words === "live");
+}
 function listen() {
   if (events || document.hidden) return;
   events = new EventSource(`/events?session=${encodeURIComponent(session)}`);
-  events.addEventListener("open", () => { $("link-state").textContent = "live"; $("link-state").classList.add("live"); });
+  events.addEventListener("open", () => linked("live"));
   events.addEventListener("error", () => {
-    $("link-state").textContent = "not connected";
-    $("link-state").classList.remove("live");
+    linked("not connected");
     if (events?.readyState === EventSource.CLOSED) { events = null; setTimeout(listen, 5000); } // it was refused: too many watch
   });
   events.addEventListener("change", (event) => { if (event.data !== body.dataset.version) refresh(); });

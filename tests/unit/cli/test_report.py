@@ -175,6 +175,29 @@ def test_what_did_not_hold_are_keeps_and_no_mere_comparisons(repository: Path, c
     assert [test in report.not_held for test in tests] == [wanted for _, wanted in told]
 
 
+def test_runs_that_gave_nothing_are_no_evidence_and_parts_of_a_cent_are_shown(
+    repository: Path, command: Command
+) -> None:
+    status = json.loads(command("status", "--json").out)
+    good, cut, failed = (
+        {"metric": metric, "label": label, "of": None, "duration_s": 60.0}
+        for metric, label in ((0.9, ""), (None, "interrupted"), (0.7, "constraint"))
+    )
+    kept = record(1, "keep", 0.9, confirmed=True, policy="cheap", cost_usd=0.004)
+    more = {"description": "", "role": "", "asi": {}, "expected_gain": None}
+    kept |= {**more, "runs": [cut, failed, good]}
+    test = {"experiment": 1, "against": 0, "after": 1, "moved": True, "outcome": "confirmed", "gain": 0.1,
+            "error": 0.01, "probability": 0.99, "reason": "", "path": [0.1], "value": 0.9,
+            "runs": [good, cut, good]}  # fmt: skip
+    at = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
+    first = record(0, "keep", 1.0, confirmed=True, **more)
+    rest = (slots([], [], at, at), Origin("0" * 40, "local", 7, ""), at)
+    report = SessionReport("mar8", status, [first, kept], [edit(1)], [test], (), *rest)
+    html, markdown = (render(report, str, markdown=wanted) for wanted in (False, True))
+    assert "over 1 run " in html and "2 runs side by side" in html and "2 runs side by side" in markdown
+    assert "$0.0040" in html and "0.0040" in markdown
+
+
 def test_a_session_whose_daemon_died_does_not_run_on_in_its_report(empty_repository: Path, command: Command) -> None:
     add_session(empty_repository, "mar8", state=SessionState.RUNNING, pid=None)
     with open_store(layout.database_path(empty_repository)) as store:

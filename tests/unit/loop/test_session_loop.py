@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,33 @@ import pytest
 
 from autoresearchd.app.session_requests import reached_limit
 from autoresearchd.domain import errors
+from autoresearchd.domain.experiment import Limits, Run
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.loop import session as session_module
+from autoresearchd.loop.context import SystemClock
+from autoresearchd.loop.daemon import serve
 from autoresearchd.loop.session import Backoff
 from autoresearchd.loop.session_view import SessionView
-from tests.fakes.bench import LOCKED, TASK, Bench, ByNumber, Failing, Forward, Passing, Writing, failing, fails, job
-from tests.fakes.executors import FakeExecutor, Script, prints
+from autoresearchd.loop.upkeep.session_lock import SessionLock
+from tests.fakes.bench import (
+    LOCKED,
+    TASK,
+    Bench,
+    ByNumber,
+    Failing,
+    Forward,
+    Killed,
+    Passing,
+    Writing,
+    failing,
+    fails,
+    job,
+)
+from tests.fakes.executors import FakeExecutor, FakeHandle, Script, prints
 from tests.fakes.workspaces import Commit
 
 
@@ -398,3 +416,45 @@ def test_with_reverts_on_the_branch_a_foreign_commit_on_it_is_noticed_all_the_sa
     bench.repository.branch = left
     bench.run(2)
     assert bench.store.totals(bench.session.id).experiments == 3
+
+
+class Later(SystemClock):
+    """The night is over."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=6)
+
+
+@pytest.mark.parametrize("died_in", [0, 5], ids=["experiment", "confirmation"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_hours_from_a_crash_to_the_next_daemon_are_none_of_the_run_that_it_cut_off(
+    bench: Bench, died_in: int, ended: bool
+) -> None:
+    """Else the machine seems to have been at work while it was off."""
+
+    class Deadly(FakeExecutor):
+        def start(self, request: RunRequest) -> FakeHandle:
+            handle = super().start(request)
+            if len(self.handles) == died_in + 1:
+                raise Killed
+            return handle
+
+    def runs() -> dict[int, Run]:
+        of = [*bench.experiments(), *bench.store.confirmations(bench.session.id)]
+        return {run.id: run for each in of for run in each.runs}
+
+    def cut_off(request: RunRequest) -> Script | str:
+        return Script(hang=True) if len(executor.handles) == died_in and not ended else job(request)
+
+    executor = Deadly(cut_off)
+    with pytest.raises(Killed):
+        bench.loop(2, replace(bench.laboratory(), executor=executor)).run()
+    cut = runs()[max(runs())]
+    last_seen = cut.started_at + timedelta(seconds=7)
+    bench.store.heartbeat(bench.session.id, last_seen, 60.0)
+    lab = replace(bench.laboratory(), executor=executor, clock=Later())
+    with SessionLock(bench.state / "t.lock", "t") as lock:
+        given = {"active_seconds": 60.0, "backup": None, "prepare": lambda: None, "conditions": lambda: False}
+        serve(lab, Limits(max_experiments=2), lock, **given)
+    assert runs()[cut.id].finished_at == (cut.started_at + timedelta(seconds=1) if ended else last_seen)
+    assert all(run.finished_at - run.started_at < timedelta(hours=1) for run in runs().values())

@@ -99,7 +99,17 @@ def test_optuna_has_a_trial_for_each_with_its_constants_and_its_state(book: Book
     assert study.trials[1].distributions["LR"].log and study.trials[1].duration == timedelta(minutes=5)
     assert study.trials[5].params == {"LR": 9.0, "TIE": True}  # what a study cannot take is told beside them
     assert study.trials[5].user_attrs["constant ACT"] == "new" and study.user_attrs["confirmed"] == [0, 1, 5]
+    bound = [entry(6, "discard", 0.1, "constraint"), entry(7, "discard", 0.2, "gate_miss")]
+    assert send(replace(book, entries=[*later, *bound]), tmp_path / name)[:2] == (2, 6)
+    assert study.best_trial.user_attrs["experiment"] == 5, "what broke a bound is no best"
     assert 30 <= len(study.trials[3].intermediate_values) <= 41 and study.trials[3].last_step == 599
+
+
+def test_a_curve_is_not_called_like_a_metric(book: Book) -> None:
+    """MLflow and TensorBoard would show its last point in place of the value."""
+    printed = replace(ENTRIES[1], metrics={"loss": 0.3})
+    found = [book, replace(book, metric="loss"), replace(book, entries=[ENTRIES[3], printed])]
+    assert [{name for _, name, _ in one.points(3)} for one in found] == [{"loss"}, {"curve/loss"}, {"curve/loss"}]
 
 
 @needs("optuna")

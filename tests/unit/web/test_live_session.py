@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
@@ -13,11 +13,12 @@ import httpx
 import pytest
 
 from autoresearchd.app.project import Project
-from autoresearchd.domain.experiment import Measurement
+from autoresearchd.domain.experiment import CurvePoint, Measurement
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.proposal import Answer, Cost, Generation, Proposal
 from autoresearchd.keys import redactor
 from autoresearchd.store.page_reader import PageReader
+from autoresearchd.web import source as source_module
 from autoresearchd.web.curves import LiveCurves
 from autoresearchd.web.rendering import words_of_test
 from autoresearchd.web.server import Server
@@ -99,6 +100,52 @@ def test_curves_are_of_the_experiment_alone_and_each_log_says_whose_it_is(demo: 
     assert [curve["name"] for curve in curves] == ["seed 100", "parent #0"]
     for whose in ("seed 100", f"confirmation 0, #{tip}, seed 500", "confirmation 0, #0, seed 500"):
         assert f"<summary>{whose}: training</summary>" in text
+
+
+def test_a_curve_without_progress_ends_where_a_run_that_was_ended_early_did(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "curve", lambda *_: (CurvePoint(1.0, 3.0), CurvePoint(2.0, 2.0)))
+    tip = demo.experiment("Better", Status.KEEP, values=[0.99], gain=0.006)
+    number = demo.experiment("Worse", Status.DISCARD, Label.ABORTED_EARLY)
+    with serving(demo.root) as server:
+        own, parent = json.loads(get(server, f"/s/{demo.tag}/x/{number}/curves"))
+    assert (own["x"], parent["name"], parent["x"]) == ([29.5, 59.0], f"parent #{tip}", [50.0, 100.0])
+
+
+def test_the_table_is_sorted_by_the_gain_that_it_shows_and_not_by_a_forecast(demo: Demo) -> None:
+    demo.experiment("Worse", Status.DISCARD, Label.NO_GAIN, values=[1.2], gain=-0.2)
+    demo.experiment("Ended early", Status.DISCARD, Label.ABORTED_EARLY, gain=0.5)
+    demo.experiment("Better", Status.KEEP, values=[0.9], gain=0.1)
+    with serving(demo.root) as server:
+        rows = get(server, f"/s/{demo.tag}/experiments?sort=-gain").split('<tr id="row-')[1:]
+    assert [row.split('"')[0] for row in rows] == ["3", "0", "1", "2"]
+
+
+def test_what_a_dead_daemon_left_does_not_go_on(demo: Demo) -> None:
+    number = demo.running("Cut off", share=0.3)
+    with serving(demo.root) as server:
+        assert "data-elapsed" in (alive := get(server, f"/s/{demo.tag}")) and "/live?" in alive
+        demo._lock.close()
+        dead = get(server, f"/s/{demo.tag}")
+        runs = get(server, f"/s/{demo.tag}/x/{number}")
+    assert "The daemon is gone; it left" in dead and f'id="run-{number}"' in dead
+    assert "data-elapsed" not in dead and "/live?" not in dead
+    assert dead.split('data-keys="')[1].split('"')[0] != alive.split('data-keys="')[1].split('"')[0], "it is put anew"
+    assert ">cut off<" in runs
+
+
+def test_a_daemon_that_falls_silent_is_news_though_nothing_is_written(
+    demo: Demo, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.lock.ready()
+    versions, mark = list[str](), source.mark()
+    for ago in (0, 120):
+        demo.store.heartbeat(demo.id, datetime.now(UTC) - timedelta(seconds=ago), 1.0)
+        versions.append(source.version(demo.tag))
+    assert versions[0] != versions[1]
+    monkeypatch.setattr(source_module, "RECHECK_S", 1e-9)
+    assert source.mark() != source.mark() != mark, "it is looked at again as time goes on"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r"])

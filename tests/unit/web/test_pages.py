@@ -243,6 +243,11 @@ def test_events_come_as_the_store_changes_and_not_for_a_heartbeat(
         second = next(line for line in lines if line.startswith("data: "))
         assert first != second
         assert f'data-version="{second.removeprefix("data: ")}"' in page.get("/s/mar8").text
+        with SessionLock(layout.lock_path(root, "mar8"), "mar8") as lock:
+            came = next(line for line in lines if line.startswith("data: "))
+            lock.waits("the disk is full")  # which no database can be told
+            assert next(line for line in lines if line.startswith("data: ")) != came
+            assert "the disk is full" in page.get("/s/mar8").text
 
 
 def test_a_port_in_use_or_out_of_range_is_an_error_with_a_way_out(
