@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from autoresearchd import keys
+from autoresearchd.app.known_secrets import session_redactor
 from autoresearchd.app.models.spending import AWAY_S, Roomy, SessionAnswers, UsersDay, daily_spend
 from autoresearchd.app.observers import Hooks, Notifier, Observed, targets_of
 from autoresearchd.app.project import Project
@@ -37,7 +37,6 @@ from autoresearchd.domain.experiment import Session, Trial
 from autoresearchd.domain.ports import Adapters, Event, EventKind, EventSink, Executor, Policy, ResearchState
 from autoresearchd.domain.proposal import Cost
 from autoresearchd.domain.quantities import counted
-from autoresearchd.domain.redaction import secret_parts, secrets_of_environment
 from autoresearchd.domain.task import Cloud, RemoteSlot, Task
 from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.learner.learner_process import schedule_of
@@ -227,12 +226,7 @@ def laboratory(
     workspace = open_workspace(project.root, session.tag, task, folder)
     settings = load_settings(os.environ)
     targets = targets_of(settings.notify)
-    secrets = (
-        *secrets_of_environment(task.execution.env),
-        *model_secrets(settings),
-        *(t.url for t in targets if t.url),
-    )
-    redactor = keys.redactor(folder=project.root).with_values(secrets)
+    redactor = session_redactor(project.root, task.execution.env).with_values(t.url for t in targets if t.url)
     store.hide(redactor)
     clock = SystemClock()
 
@@ -595,18 +589,6 @@ def endpoint_key(settings: ModelSettings, environment: Mapping[str, str]) -> str
     from autoresearchd.models.openai_client import read_key
 
     return read_key(settings.local.key_file, environment)
-
-
-def model_secrets(settings: ModelSettings) -> list[str]:
-    """All keys that lie in files which the settings name; a file that cannot be read holds none that was used."""
-    from autoresearchd.models.openai_client import read_key
-
-    found: list[str] = []
-    for path in (settings.local.key_file, *settings.key_files.values()):
-        if path:
-            with contextlib.suppress(UsageError):
-                found.extend(secret_parts(read_key(path)))
-    return found
 
 
 def ask_models(

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoresearchd.app.known_secrets import session_redactor
 from autoresearchd.app.project import Project
 from autoresearchd.config import parse_task
 from autoresearchd.domain import errors
 from autoresearchd.domain.proposal import Suggestion
-from autoresearchd.domain.redaction import Redactor, secrets_of_environment
 from autoresearchd.evaluator.rules.legality import check_edit, check_no_secret
-from autoresearchd.keys import redactor
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.policy.edits.read_answer import read_parts
 from autoresearchd.policy.policy_names import OUTSIDE
@@ -48,14 +47,6 @@ def notes_seen(directory: Path, tag: str, notes: Sequence[int]) -> None:
         store.mark_notes_seen(session.id, notes, latest.number + 1 if latest else 0)
 
 
-def redactor_of(directory: Path, tag: str) -> Redactor:
-    """Knows the secrets that a session's jobs are given, as well."""
-    project = Project.of_session(directory)
-    with project.existing_store() as store:
-        environment = parse_task(store.session(tag).task_json).execution.env
-    return redactor(folder=project.root).with_values(secrets_of_environment(environment))
-
-
 def propose(
     directory: Path,
     tag: str | None,
@@ -86,7 +77,7 @@ def propose(
         try:
             changed = read_parts(edits, files, code)
             check_edit(task, code, {**code, **changed}, required={})
-            check_no_secret(redactor(folder=project.root), code, changed)
+            check_no_secret(session_redactor(project.root, task.execution.env), code, changed)
         except errors.PolicyError as error:
             raise errors.UsageError(error.what, hint=error.hint) from error
         if project.daemon(session.tag) is None and store.holder(session.tag) is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from autoresearchd.app.project import Project
 from autoresearchd.domain.quantities import format_duration
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.loop.upkeep.session_lock import starting, waiting
 from autoresearchd.store.failed_start import FailedStart, recall
 from autoresearchd.store.reader import Reader
@@ -36,6 +37,12 @@ class Place:
         latest = max((self.reader.heartbeat(session.tag) for session in sessions), default=None)
         older = latest is None or latest < found.ended_at
         return found if older and not any(self.alive(session.tag) for session in sessions) else None
+
+    def redactor(self, tag: str) -> Redactor:
+        """For what the jobs of a session print, as long as its daemon has not cleaned it."""
+        from autoresearchd.app.known_secrets import session_redactor  # it takes what `status` does without
+
+        return session_redactor(self.root, self.reader.job_environment(tag))
 
     def alive(self, tag: str) -> bool:
         return self.project.daemon(tag) is not None or self.reader.holder(tag) is not None

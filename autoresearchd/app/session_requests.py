@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from autoresearchd import keys
 from autoresearchd.app.project import Project
 from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Experiment, Reached, Session, limit_reached
@@ -208,7 +207,7 @@ def discard_session(project: Project, store: SqlStore, session: Session, error: 
             status = {**reader.status(session.tag, alive=False), "current": None, "under_way": []}
         failed = FailedStart(session.tag, SystemClock().now(), error.exit_code, error.what, error.hint, status)
         # First: whoever left the terminal has only this to learn it from.
-        remember(layout.failed_start_path(project.root), keys.redactor(folder=project.root).value(failed))
+        remember(layout.failed_start_path(project.root), store.redactor.value(failed))
     with contextlib.closing(
         GitWorkspace(project.root, session.tag, task_folder=project.root, editable=())
     ) as workspace:

@@ -419,6 +419,8 @@ def _discarded(
     try:
         yield
     except errors.AutoresearchdError as error:
+        # It quotes what a set-up command printed, who may have been given secrets.
+        error.what, error.hint = store.redactor.text(error.what), store.redactor.text(error.hint)
         unfit = isinstance(error, (errors.UsageError, errors.MissingCapability))
         if isinstance(error, final) or (unfit and store.latest(session.id) is None):
             discard_session(project, store, session, error)

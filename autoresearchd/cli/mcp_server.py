@@ -31,9 +31,9 @@ from autoresearchd.cli.repository_here import Place, find_place
 from autoresearchd.domain.cleaning import printable
 from autoresearchd.domain.errors import AutoresearchdError, EnvironmentFailure, RepositoryError, UsageError
 from autoresearchd.domain.labels import Status
+from autoresearchd.loop.measuring.run_files import read_end
 from autoresearchd.policy.policy_names import parse_spec
 from autoresearchd.workspace import layout
-from autoresearchd.workspace.files import read_tail
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -181,8 +181,8 @@ class Tools:
             record.pop("diff", None)
         if log:
             logs = [path for path in layout.run_logs(place.root, tag, experiment) if path.name == "training.log"]
-            text = printable(read_tail(logs[-1], _LOG_BYTES), keep="\n") if logs else ""
-            record["log"] = outside.redactor_of(self._folder, tag).text(text)  # it may be of a job that still runs
+            text = read_end(logs[-1], place.redactor(tag), _LOG_BYTES) if logs else ""
+            record["log"] = printable(text, keep="\n")
         return _hidden(record)  # type: ignore[no-any-return]
 
     def program(self, session: Tag = None) -> dict[str, Any]:
@@ -378,7 +378,7 @@ async def _command(context: Context[Any, Any], folder: Path, arguments: list[str
             await anyio.sleep(LOOK_S)
             await context.report_progress(time.monotonic() - began, None, None)
     [result] = done
-    said = _hidden(printable(result.stderr + result.stdout, keep="\n"))[-_LOG_BYTES:]
+    said = printable(_hidden(result.stderr + result.stdout), keep="\n")[-_LOG_BYTES:]
     if result.returncode:
         raise ToolError(f"exit code {result.returncode}: {said}")
-    return str(said)
+    return said

@@ -32,6 +32,7 @@ _HARMLESS = re.compile(
     ".*_(?:URL|URI|ENDPOINT|FILE|PATH|DIR|HOST|PORT|NAME|TYPE|MODEL|REGION|PARALLELISM|LENGTH|LIMIT|TIMEOUT|SOCK)"
 )
 _WORKING_FOLDERS = frozenset({"PWD", "OLDPWD"})
+_USER_OF_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]{0,40}://([^\s/?#@]{1,1024})@")
 _NUMBER_OR_WORD = re.compile(r"[+-]?[0-9][0-9_.,eE+-]*|true|false|none|null|enabled|disabled|required|optional", re.I)
 _ASSIGNMENT = re.compile(
     r"""(?:^|[{,;])[ \t]{0,16}(?:export[ \t]+)?["']?(?://[^\s=:]{1,200}:)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]{0,100})["']?"""
@@ -62,10 +63,13 @@ def is_secret(value: str) -> bool:
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
-    """The secrets of an environment: values of variables whose names tell."""
+    """The secrets of an environment: values whose names tell, and what looks random before the @ of any URL."""
     for name, value in environment.items():
         if is_telling(name):
             yield from secret_parts(value.strip())
+        if user := _USER_OF_URL.match(value):
+            parts = map(urllib.parse.unquote, user[1].split(":", 1))
+            yield from (part for part in parts if is_secret(part) and random_looking(part))
 
 
 def secrets_of_file(text: str) -> Iterator[str]:
@@ -239,6 +243,12 @@ FORMATS: tuple[Format, ...] = (
         ("://",),
         r"://[^\s/:@\"'<>\\«»]{0,128}+:(?P<secret>[^\s/@\"'<>\\«»]{1,256}+)@",
         check=_no_placeholder,
+    ),
+    Format(
+        "url-token",
+        ("://",),
+        r"://(?P<secret>[A-Za-z0-9._~+-]{20,256}+)(?::[^\s/:@\"'<>\\«»]{0,256}+)?@",
+        check=random_looking,
     ),
     Format(
         "authorization",

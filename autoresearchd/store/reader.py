@@ -90,6 +90,11 @@ class Reader(FileReader):
                 ],
             }
 
+    def job_environment(self, tag: str) -> dict[str, str]:
+        """``execution.env`` of a session's task; an imported one has none."""
+        with self._db.read() as c:
+            return dict(json.loads(find_session(c, tag).task_json).get("execution", {}).get("env", {}))
+
     def heartbeat(self, tag: str) -> datetime:
         with self._db.read() as c:
             session = find_session(c, tag)

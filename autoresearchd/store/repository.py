@@ -57,6 +57,11 @@ class SqlStore(Opened, SessionRecords, ExperimentRecords, ConfirmationRecords, V
         self._db.redactor = self._db.redactor.joined(redactor)
         return self
 
+    @property
+    def redactor(self) -> Redactor:
+        """What hides in all that is written."""
+        return self._db.redactor
+
     def refuse(self, error: StoreDamaged) -> None:
         """Write nothing from now on, and raise the error where that is asked for."""
         self._db.refusal = error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,13 +11,13 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from autoresearchd import keys
 from autoresearchd.app.place import Place
 from autoresearchd.app.project import NoSession
 from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import LIVING, NEVER_RUN, Label, Status
-from autoresearchd.loop.measuring.run_files import open_plain
+from autoresearchd.domain.redaction import Redactor
+from autoresearchd.loop.measuring.run_files import read_end
 from autoresearchd.report import charts, story
 from autoresearchd.report.plain_text import clean, gained, real
 from autoresearchd.report.plot import Chart, chart_of
@@ -32,8 +31,6 @@ Record = Mapping[str, Any]
 Context = dict[str, Any]
 ROWS, MOST_PAGES = 50, 10**6
 _LATEST, _MOST_PROGRAMS, _MOST_RUNS, _LOG_BYTES, _LOG_LINES, _MOST_TEXT = 8, 200, 300, 32 * 1024, 60, 120_000
-_SECRET_BYTES = 32 * 1024
-"""Of a log, before what is shown of it: a secret of many lines is known by the first."""
 _WIDE, _NARROW = 1120, 400
 """Of charts: for a desk, and for a telephone, where a scaled one could not be read."""
 _CARD, _BARS = 400, 520
@@ -156,7 +153,8 @@ class Views:
     # ------------------------------------------------------------------ one experiment
     def experiment(self, tag: str, number: int) -> Context:
         """Everything about one."""
-        seen, hide = self._see(tag), keys.redactor()
+        seen = self._see(tag)
+        hide = seen.place.redactor(tag)  # a job that still runs may print what it was given
         try:
             record = hide.value(dict(seen.reader.show(tag, number, full=True)))
         except KeyError:
@@ -386,22 +384,16 @@ def _names_of_runs(seen: Seen, record: Record) -> dict[int, str]:
     return found
 
 
-def log_tails(root: Path, tag: str, number: int, hide: Any, names: Mapping[int, str]) -> list[Context]:
+def log_tails(root: Path, tag: str, number: int, hide: Redactor, names: Mapping[int, str]) -> list[Context]:
     """The ends of the logs of an experiment's runs, newest run first; without secrets, links are not followed."""
     if not layout.valid_tag(tag):  # an imported one has no runs here
         return []
     found = []
     for log in sorted(layout.run_logs(root, tag, number), key=lambda log: -int(log.parent.name))[:8]:
         try:
-            with open_plain(log) as file:
-                begin = max(0, file.seek(0, 2) - _LOG_BYTES - _SECRET_BYTES)
-                file.seek(begin)
-                text = file.read(_LOG_BYTES + _SECRET_BYTES).decode("utf-8", "replace")
+            lines = rendering.text(read_end(log, hide, _LOG_BYTES)).rstrip("\n").split("\n")
         except OSError:
             continue
-        if begin:  # half a line may be half a secret, which nothing knows as one
-            text = re.sub(r"\A[^\r\n]*", "", text)
-        lines = rendering.text(hide.text(text)[-_LOG_BYTES:].replace("\r", "\n")).rstrip("\n").split("\n")
         name = names.get(int(log.parent.name), f"run {log.parent.name}")
         found.append({"name": f"{name}: {clean(log.stem, 40)}", "text": "\n".join(lines[-_LOG_LINES:])})
     return found

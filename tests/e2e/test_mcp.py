@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import TASK, Project
 
 mcp = pytest.importorskip("mcp.client.client")
 stdio = pytest.importorskip("mcp.client.stdio")
@@ -48,6 +48,9 @@ def with_agent(project: Project, walk: Callable[[Agent], Awaitable[None]]) -> No
 
 
 def test_an_agent_starts_watches_proposes_and_stops_a_session(project: Project) -> None:
+    given = TASK.replace("execution: {", "execution: {env: {WEIGHTS_PASSWORD: correct-horse-battery-staple}, ")
+    project.put({"task.yaml": given})
+
     async def walk(agent: Agent) -> None:
         assert "there is no session" in await agent.call("status")
         assert "process" in await agent.call("start", tag="t", policy="outside", max_experiments=3)
@@ -63,6 +66,8 @@ def test_an_agent_starts_watches_proposes_and_stops_a_session(project: Project) 
         assert "is not in train.py" in await agent.call("propose", edits=[edit], hypothesis="again")
         assert "train.py" in await agent.call("propose", files={"../task.yaml": "x"}, hypothesis="x")
         assert "'(' was never closed" in await agent.call("propose", files={"train.py": "x = ("}, hypothesis="x")
+        leak = {**edit, "search": "SCALE = 1.9", "replace": "SCALE = 1.8  # correct-horse-battery-staple"}
+        assert "holds a secret" in await agent.call("propose", edits=[leak], hypothesis="x", wait_s=0)
         unknown = await agent.call("propose", edits=[edit], hypothesis="x", parent="0" * 40)
         assert "is no commit here" in unknown and "`program`" in unknown
         assert "noted" in await agent.call("note", text="the shift, too")

@@ -198,17 +198,20 @@ def test_a_policy_that_copies_the_mark_into_the_program_is_told_so(project: Proj
 
 
 def test_a_set_up_that_prints_a_key_and_fails_gives_nothing_away(project: Project) -> None:
-    secret = TOKENS["huggingface"]
-    setup = f"import sys\nprint('no access with', '{secret[:9]}' + '{secret[9:]}')\nsys.exit(1)\n"
-    task = TASK.replace("execution: {", "execution: {setup_commands: [python setup.py], ")
+    secret, given = TOKENS["huggingface"], "correct-horse-battery-staple"
+    setup = f"import os, sys\nprint('no access with', '{secret[:9]}' + '{secret[9:]}', "
+    setup += "os.environ['WEIGHTS_PASSWORD'])\nsys.exit(1)\n"
+    more = f"setup_commands: [python setup.py], env: {{WEIGHTS_PASSWORD: {given}}}, "
+    task = TASK.replace("execution: {", f"execution: {{{more}")
     project.put({"setup.py": setup, "task.yaml": task})
     done = project.cli("start", "--foreground", "--tag", "t", "--policy", "random", "--max-experiments", "1")
     assert done.returncode == 3, done.stderr
     assert secret not in done.stdout + done.stderr
-    assert "«redacted:huggingface»" in done.stderr
+    assert "«redacted:huggingface» «redacted:environment»" in done.stderr
     logs = [p.read_text() for p in (project.root / ".autoresearchd").rglob("*") if p.is_file()]
     assert logs
-    assert not any(secret in log for log in logs)
+    assert not any(secret in log or given in log for log in logs)
     told = project.cli("status").stdout + project.cli("status", "--json").stdout
-    assert "«redacted:huggingface»" in told and secret not in told
-    assert secret not in (project.root / ".git/autoresearchd/failed-start.json").read_text()
+    assert "«redacted:huggingface» «redacted:environment»" in told and secret not in told and given not in told
+    failed = (project.root / ".git/autoresearchd/failed-start.json").read_text()
+    assert secret not in failed and given not in failed

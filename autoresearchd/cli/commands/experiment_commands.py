@@ -135,9 +135,10 @@ def show(
     if diff:
         _print_diff(record, paint)
     if log:
+        redactor = place.redactor(tag)
         for path in logs:
             print(paint(f"==> {path} <==", "bold"))
-            print_log(path)
+            print_log(path, redactor)
         if not logs:
             say("there is no log of this experiment (any more)")
     if answers:

@@ -18,7 +18,7 @@ from autoresearchd.cli.command_options import LARGEST
 from autoresearchd.cli.repository_here import here
 from autoresearchd.cli.terminal_text import say, strip_controls
 from autoresearchd.domain.errors import UsageError
-from autoresearchd.domain.redaction import StreamRedactor
+from autoresearchd.domain.redaction import Redactor, StreamRedactor
 from autoresearchd.workspace import layout
 
 _LONGEST_LINE = 64 * 1024
@@ -67,9 +67,9 @@ def _of_session(lines: Iterable[str], tag: str | None) -> Iterator[str]:
             yield line
 
 
-def print_log(path: Path) -> None:
+def print_log(path: Path, redactor: Redactor) -> None:
     """Print a log of any size, without secrets; a progress bar's rewritten lines one below the other."""
-    hidden, pending = StreamRedactor(keys.redactor()), ""
+    hidden, pending = StreamRedactor(redactor), ""
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as stream:
             while piece := stream.read(_LONGEST_LINE):

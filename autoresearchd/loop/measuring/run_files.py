@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +33,8 @@ from autoresearchd.workspace.files import read_tail
 LOG_BYTES = 16 * 2**20
 RESULT_BYTES = 2**20
 PIECE_CHARACTERS = 2**18
+_SECRET_BYTES = 32 * 1024
+"""Of a log, before what is shown of it: a secret of many lines is known by the first."""
 CODE_SUFFIXES = (".py", ".pyc", ".pyd", ".so", ".pth", ".sh")
 """What could run in the place of something else when it appears beside the evaluation."""
 _NAMED = 5
@@ -59,30 +63,47 @@ def read_logs(result: RunResult) -> dict[str, str]:
 
 def clean_logs(run_dir: Path, redactor: Redactor) -> None:
     """Take secrets out of the logs of a run that has ended. EnvironmentFailure when a clean log cannot be written."""
-    for path in sorted(run_dir.glob("*.log*")):
-        if path.is_symlink() or not path.is_file():
-            continue
+    for log in sorted({path.with_name(path.name.removesuffix(".1")) for path in run_dir.glob("*.log*")}):
+        # It is rotated wherever it is full, in the middle of a secret too: both files are one text.
+        parts = [part for part in (log.with_name(log.name + ".1"), log) if part.is_file() and not part.is_symlink()]
         stream = StreamRedactor(redactor)
-        deque(_through(stream, path), maxlen=0)
+        deque(_through(stream, parts), maxlen=0)
         if stream.hidden:
-            clean = path.with_name(f".{path.name}.clean")
+            clean = {part: part.with_name(f".{part.name}.clean") for part in parts}
             try:
-                with clean.open("w", **_AS_BYTES) as target:
-                    target.writelines(_through(StreamRedactor(redactor), path))
-                clean.replace(path)
+                with ExitStack() as stack:
+                    files = {part: stack.enter_context(clean[part].open("w", **_AS_BYTES)) for part in parts}
+                    for part, text in _through(StreamRedactor(redactor), parts):
+                        files[part].write(text)
+                for part in parts:
+                    clean[part].replace(part)
             except OSError as error:
-                clean.unlink(missing_ok=True)
+                for target in clean.values():
+                    target.unlink(missing_ok=True)
                 raise EnvironmentFailure(
-                    f"the log {path} holds secrets and cannot be cleaned: {error.strerror}", hint="free some space"
+                    f"the log {log} holds secrets and cannot be cleaned: {error.strerror}", hint="free some space"
                 ) from error
 
 
-def _through(stream: StreamRedactor, path: Path) -> Iterator[str]:
-    """A log in pieces, redacted."""
-    with path.open(**_AS_BYTES) as log:
-        while piece := log.read(PIECE_CHARACTERS):
-            yield stream.feed(piece)
-        yield stream.close()
+def _through(stream: StreamRedactor, parts: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """A log in pieces, redacted, and the file of each; the end of a file that is not certain yet goes to the next."""
+    for part in parts:
+        with part.open(**_AS_BYTES) as log:
+            while piece := log.read(PIECE_CHARACTERS):
+                yield part, stream.feed(piece)
+    if parts:
+        yield parts[-1], stream.close()
+
+
+def read_end(path: Path, redactor: Redactor, most: int) -> str:
+    """The last ``most`` characters of a log, also of a run that goes on, without secrets. OSError: as `open_plain`."""
+    with open_plain(path) as file:
+        begin = max(0, file.seek(0, 2) - most - _SECRET_BYTES)
+        file.seek(begin)
+        text = file.read(most + _SECRET_BYTES).decode("utf-8", "replace")
+    if begin:  # half a line may be half a secret, which nothing knows as one
+        text = re.sub(r"\A[^\r\n]*", "", text)
+    return redactor.text(text)[-most:].replace("\r", "\n")
 
 
 def read_result_file(task: Task, run_dir: Path) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from autoresearchd.app import compose as make_policy
-from autoresearchd.app.compose import model_secrets, provider_keys
+from autoresearchd.app.compose import provider_keys
+from autoresearchd.app.known_secrets import model_secrets
 from autoresearchd.config.settings import ModelSettings
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.redaction import Redactor

@@ -22,6 +22,7 @@ from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
 from tests.fakes.stores import open_store
 from tests.unit.learner.sessions import make_root
+from tests.unit.store.driver import execute
 
 START = datetime(2026, 3, 8, 20, 0, tzinfo=UTC)
 HOSTILE = "try\x1b]0;owned\x07 a \x1b[31mred\x1b[0m [bold]herring[/bold]\r\n\u202egnirts $x_{"
@@ -104,6 +105,13 @@ def add_session(
         ):
             add_experiment(store, session.id, values, status, label, description)
         store.set_state(session.id, state, START + timedelta(hours=3), pid=pid, reason=reason)
+
+
+def give_secret(root: Path) -> str:
+    """The jobs of all sessions are given it by ``execution.env``."""
+    set_it = "UPDATE session SET task_json = json_set(task_json, '$.execution.env', json(?))"
+    execute(layout.database_path(root), set_it, '{"WEIGHTS_PASSWORD": "correct-horse-battery-staple"}')
+    return "correct-horse-battery-staple"
 
 
 def add_hybrid(root: Path, *, away: bool = False) -> None:

@@ -21,6 +21,7 @@ from autoresearchd.domain.proposal import Proposal
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from autoresearchd.store.repository import SqlStore
 from autoresearchd.workspace import layout
+from tests.unit.cli import conftest
 from tests.unit.cli.conftest import START, Command, add_confirmation, add_experiment, add_hybrid, add_session
 
 ROOT = Path(__file__).parents[3]
@@ -192,6 +193,13 @@ def test_show_prints_logs_of_any_bytes(repository: Path, command: Command) -> No
     assert lines[1:4] == ["step 1", "step 2", "done \ufffd"]
     assert lines[-1] == "last"
     assert sum(len(line) for line in lines[4:-1]) == 200_000
+
+
+def test_show_hides_what_a_job_that_still_runs_prints_of_its_environment(repository: Path, command: Command) -> None:
+    secret, folder = conftest.give_secret(repository), layout.run_dir(repository, "mar8", 2, 0)
+    folder.mkdir(parents=True)
+    (folder / "training.log").write_text(f"the key {secret} is wrong\n")
+    assert command("show", "2", "--log").out.splitlines()[1:] == ["the key «redacted:environment» is wrong"]
 
 
 def test_a_pipe_gets_the_diff_alone(command: Command) -> None:

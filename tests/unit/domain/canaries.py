@@ -46,6 +46,8 @@ IN_CONTEXT: dict[str, tuple[str, str]] = {
     "azure-sas": ("https://x.blob.example/c?sv=2024&sig={}&se=1", letters(40) + "%3D"),
     "azure-client": ("AZURE {} end", letters(3) + "8" + "Q~" + letters(34)),
     "url": ("git clone https://bot:{}@git.example.com/x.git", letters(12)),
+    "url-token": ("--extra-index-url https://{}@pip.example/simple", letters(40, HEX)),
+    "url-token-user": ("git clone https://{}:x-oauth-basic@git.example.com/x.git", letters(40, HEX)),
     "postgres": ("postgresql://user:{}@db.example/x", "hunter2!" + letters(4)),
     "bearer": ("Authorization: Bearer {}", letters(32)),
     "bearer-json": ('{{"authorization": "Bearer {}"}}', letters(32)),

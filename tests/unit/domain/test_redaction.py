@@ -25,7 +25,7 @@ from autoresearchd.domain.redaction import (
     secrets_of_file,
 )
 from tests.timing import seconds
-from tests.unit.domain.canaries import IN_CONTEXT, PEM_BODY, TOKENS, letters
+from tests.unit.domain.canaries import HEX, IN_CONTEXT, PEM_BODY, TOKENS, letters
 
 PLAIN = Redactor()
 VALUE = 'p4$$ w0rd/"quoted"+Zürich\\n'
@@ -89,7 +89,7 @@ def test_a_known_value_inside_longer_base64_is_hidden(before: bytes, after: byte
         "tokens: 524288 tokens_per_second=12345678901234567890", "total_tokens_M:   499.6",
         "token_embedding = nn.Embedding(50304, n_embd2)", "api_key = os.environ['OPENAI_API_KEY']",
         'password = getpass.getpass("Password: ")', "secret = settings.layer1.weight2_name3",
-        "key = jax.random.PRNGKey(1234567890)", "https://user:password@example.com/path",
+        "key = jax.random.PRNGKey(1234567890)", "https://user:password@example.com/path", "ssh://deploy-user-of-the-cluster@host.example",
         "https://example.com:8080/a@b", "http://${USER}:${PASSWORD}@host/x", "sk-learn-contrib-some-long-name-2024",
         "risk-adjusted-returns-over-2024-and-2025", "hf_model_revision_of_the_tokenizer_config",
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
@@ -227,6 +227,14 @@ def test_short_values_numbers_switches_and_paths_are_no_secrets() -> None:
     assert list(secrets_of_environment({"AWS_SECRET_ACCESS_KEY": aws})) == [aws]
 
 
+def test_the_user_of_any_url_is_a_secret_where_it_looks_random() -> None:
+    token = letters(40, HEX)
+    urls = {"PIP_INDEX_URL": f"https://{token}@pip.example/simple", "PROXY": f"http://me:{token[:20]}%2F@proxy"}
+    assert list(secrets_of_environment(urls)) == [token, f"{token[:20]}/"]
+    plain = {"DATABASE_URL": "postgres://postgres:postgres@localhost/x", "HOME_PAGE": f"https://example.com/{token}@"}
+    assert not list(secrets_of_environment(plain))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -245,7 +253,8 @@ def test_key_files_give_their_secrets(text: str) -> None:
 # ---------------------------------------------------------------------- time
 HOSTILE = [
     "sk-", "eyJ", "eyJaaaaaaaaaa.", "eyJaaaaaaaaaa.eyJaaaaaaaaa.", "://", "://a:", "password=",
-    "password=a1b2", "token:", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nAAAA",
+    "://abcdefghijklmnopqr12:", "password=a1b2", "token:", "-----BEGIN PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----\nAAAA",
     "-----BEGIN PRIVATE KEY-----\nQUJDREVGR0hJSktM\n",
     "Bearer ", "Bearer aaaaaaaaaaaa1", "AKIA", "Q~", "abc1Q~", "?sig=", "Authorization: Basic ", "login ",
     "login a password ", "0meyJ", "0meyJaaaaaaaaaa.eyJaaaaaaaaa",

@@ -37,10 +37,12 @@ def test_a_log_loses_its_secrets_and_nothing_else(tmp_path: Path) -> None:
     before = b"METRIC x=1.5\r\n\xff\xfe step 1\rstep 2\n" * 10
     log = tmp_path / "training.log"
     log.write_bytes(before + SECRET.encode() + b"\n" + before)
-    (tmp_path / "training.log.1").write_bytes(b"x " * PIECE_CHARACTERS + KNOWN.encode())
+    older = tmp_path / "training.log.1"
+    older.write_bytes(b"x " * PIECE_CHARACTERS + KNOWN.encode())
     clean_logs(tmp_path, Redactor([KNOWN]))
-    assert log.read_bytes() == before + "«redacted:huggingface»\n".encode() + before
-    assert (tmp_path / "training.log.1").read_bytes() == b"x " * PIECE_CHARACTERS + "«redacted:environment»".encode()
+    after = f"«redacted:environment»{before.decode(errors='surrogateescape')}«redacted:huggingface»\n"
+    after = b"x " * PIECE_CHARACTERS + after.encode(errors="surrogateescape") + before
+    assert older.read_bytes() + log.read_bytes() == after
     assert sorted(p.name for p in tmp_path.iterdir()) == ["training.log", "training.log.1"]
 
 
@@ -65,6 +67,17 @@ def test_a_secret_over_the_border_of_two_pieces_is_hidden(tmp_path: Path, at: in
     text = (tmp_path / "training.log").read_text()
     assert SECRET[8:] not in text
     assert text.endswith("«redacted:huggingface»\nscore: 1\n")
+
+
+@pytest.mark.parametrize("secret", [SECRET, KNOWN])
+def test_a_secret_in_the_middle_of_which_the_log_was_rotated_is_hidden(tmp_path: Path, secret: str) -> None:
+    log, older = tmp_path / "training.log", tmp_path / "training.log.1"
+    older.write_text(f"step 1\nkey {secret[:9]}")
+    log.write_text(f"{secret[9:]} end\nscore: 1\n")
+    clean_logs(tmp_path, Redactor([KNOWN]))
+    whole = older.read_text() + log.read_text()
+    assert secret[:9] not in whole and secret[9:] not in whole
+    assert whole.startswith("step 1\nkey «redacted:") and whole.endswith("» end\nscore: 1\n")
 
 
 def test_daemons_of_one_repository_write_on_in_the_log_that_one_of_them_has_begun_anew(

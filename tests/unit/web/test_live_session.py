@@ -28,7 +28,7 @@ from autoresearchd.workspace import layout
 from tests.browser.demo import Demo
 from tests.browser.serving import serving
 from tests.fakes.stores import open_store
-from tests.unit.cli.conftest import add_session
+from tests.unit.cli.conftest import add_session, give_secret
 from tests.unit.learner.sessions import make_root
 
 SECRET = "sk-ant-api03-" + "Zq8" * 30
@@ -159,6 +159,15 @@ def test_half_a_secret_at_the_begin_of_a_tail_is_not_shown(demo: Demo, filler: s
             log.write_text(f"x{end}key {SECRET} {rest}{end}z{end}")
             (tail,) = log_tails(demo.root, demo.tag, number, redactor(environment={}), {})
             assert "Zq8" not in tail["text"] and tail["text"].endswith("z")
+
+
+def test_what_a_job_prints_of_the_environment_that_it_was_given_is_not_shown(demo: Demo) -> None:
+    secret, number = give_secret(demo.root), demo.running("Chatty", share=0.1)
+    log = layout.run_dir(demo.root, demo.tag, number, 0) / "training.log"
+    log.write_text(f"the key {secret} is wrong\n")
+    with serving(demo.root) as server:
+        text = get(server, f"/s/{demo.tag}/x/{number}")
+    assert "the key «redacted:environment» is wrong" in text and secret not in text
 
 
 def test_a_session_that_got_the_tag_of_a_removed_one_shows_nothing_of_that(tmp_path: Path) -> None:
