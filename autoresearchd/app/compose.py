@@ -226,7 +226,8 @@ def laboratory(
     workspace = open_workspace(project.root, session.tag, task, folder)
     settings = load_settings(os.environ)
     targets = targets_of(settings.notify)
-    redactor = session_redactor(project.root, task.execution.env).with_values(t.url for t in targets if t.url)
+    redactor = session_redactor(project.root, task.execution.env, settings)
+    redactor = redactor.with_values(t.url for t in targets if t.url)
     store.hide(redactor)
     clock = SystemClock()
 

@@ -13,11 +13,12 @@ from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.redaction import Redactor, secret_parts, secrets_of_environment
 
 
-def session_redactor(root: Path, given: Mapping[str, str]) -> Redactor:
-    """given: ``execution.env`` of the session's task. Settings that cannot be read name no key that was used."""
-    settings = ModelSettings()
-    with contextlib.suppress(UsageError):
-        settings = load_settings(os.environ)
+def session_redactor(root: Path, given: Mapping[str, str], settings: ModelSettings | None = None) -> Redactor:
+    """given: ``execution.env`` of the session's task. settings: None: read; what cannot be read names no key in use."""
+    if settings is None:
+        settings = ModelSettings()
+        with contextlib.suppress(UsageError):
+            settings = load_settings(os.environ)
     return keys.redactor(folder=root).with_values((*secrets_of_environment(given), *model_secrets(settings)))
 
 

@@ -481,8 +481,7 @@ async def _within_bounds(fetch: Coroutine[Any, Any, None], run_dir: Path) -> Non
                 return task.result()
     finally:
         task.cancel()
-        with contextlib.suppress(BaseException):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class _Logs:

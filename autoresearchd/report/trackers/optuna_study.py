@@ -4,9 +4,9 @@ The study lies in a journal file, to which a trial is one line; in SQLite, where
 is a hundred rows, and takes a hundred times as long.
 
 What was ended early is pruned, with the curve that it had; what failed, or never ran, has failed; what broke a bound is
-infeasible. A constant is a
-number (on a logarithmic scale where it went over more than a factor of twenty) or one of the values that it had at the
-first export; a value that came later stands in the trial's attributes alone, since a study's choices cannot grow.
+infeasible. A constant is a number (on a logarithmic scale where it went over more than a factor of twenty) or one of
+the values that it had at the first export; a value that came later stands in the trial's attributes alone, since a
+study's choices cannot grow.
 """
 
 from __future__ import annotations

@@ -314,3 +314,13 @@ def test_a_policy_that_refuses_is_not_hidden_by_its_hooks(bench: Bench) -> None:
     assert (policy.name, policy.repairs) == ("scripted", 2)
     with pytest.raises(PolicyError, match="nothing left"):
         policy.propose(ResearchState("t", 1, "c", bench.task, {}), NEVER)
+
+
+def test_hooks_are_told_in_which_segment_a_run_was(bench: Bench) -> None:
+    """Values of two segments cannot be compared."""
+    bench.run(1)
+    now = datetime.now(UTC)
+    new = bench.store.open_segment(bench.session.id, "f", "another machine", "", now)
+    e = bench.store.open_experiment(bench.session.id, parent="", segment=new.number, at=now)
+    told = [observed(bench).facts(number)["last"]["segment"] for number in (1, e.number)]
+    assert told == [new.number - 1, new.number]
