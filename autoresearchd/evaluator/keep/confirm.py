@@ -77,6 +77,8 @@ STILL, LUCK = 0.2, 8.0
 """A tip whose runs vary by less than this share of the confirmed program's has a seed of its own, where it is better by
 no more than so many σ, which a lucky seed may be; one that is ten times as fast may be ten times as steady.
 """
+LIMITS = {1.0: (1.0, 100.0), -1.0: (0.0,)}
+"""Values that shares and errors cannot exceed, by the metric's sign: near them an honest program varies little, too."""
 _FAR_OFF = 1e50
 """Differences are cut at so many σ."""
 
@@ -98,7 +100,7 @@ class _Difference:
     """Mean of the tip less mean of the confirmed program, positive: better; better, bearable: probabilities.
 
     noisier: probability that the tip is far noisier than the confirmed program. still: it varies far less, as with a
-    seed of its own.
+    seed of its own. at_limit: it could hardly be better, which may be why.
     """
 
     gain: float
@@ -108,6 +110,7 @@ class _Difference:
     exact: bool = False
     noisier: float = 0.0
     still: bool = False
+    at_limit: bool = False
 
 
 # ---------------------------------------------------------------------- the test
@@ -193,6 +196,9 @@ def _judge(task: Task, pairs: Sequence[_Pair], found: _Difference, simpler: bool
         if len(pairs) < rule.still:
             return None
         outcome, words = Outcome.FELL, "it gives the same on every seed, as if it had one of its own: that is no gain"
+        if found.at_limit:
+            why = "because it could hardly be better, or because it has one of its own: its program tells"
+            outcome, words = Outcome.UNDECIDED, f"it gives the same on every seed, {why}"
     elif found.better >= rule.at:
         outcome, words = Outcome.CONFIRMED, ""
     elif simpler and found.bearable >= rule.tie_at:
@@ -240,7 +246,8 @@ def _compare(
         spread = max(float(np.ptp(others)), belief.sigma if once or len(tips) < rule.still else 0.0)
         alike = float(np.ptp(tips)) < STILL * spread and (once or len(set(others)) == len(others))
         still = alike and len(tips) > 1 and 0 < gain < LUCK * belief.sigma
-        return replace(found, noisier=noisier, still=still)
+        at_limit = any(max(*tips, *others) <= limit < mean(tips) + spread for limit in LIMITS[sign])
+        return replace(found, noisier=noisier, still=still, at_limit=at_limit)
     # σ is not known, or there should be none: what the runs of each program vary among themselves.
     own = [belief.level, *tips] if belief is not None and level else tips
     if len(set(own)) == 1 and len(set(others)) == 1 and len(pairs) >= rule.least:

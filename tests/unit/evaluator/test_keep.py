@@ -326,6 +326,14 @@ class TestConfirmation:
         assert share(Outcome.CONFIRMED, 40, normal(20.0, 0.0)) >= 0.95
         assert "as if it had one of its own" in confirm(normal(3.0, 0.0), normal(0.0), believed(0))[0].reason
 
+    def test_an_accuracy_that_is_always_right_is_not_called_luck(self) -> None:
+        """Nothing can be better than 1, so it says nothing that the program gives it on every seed."""
+        belief = begin([0.97, 0.96, 0.98])
+        verdict, _ = confirm(normal(1.0, 0.0), normal(0.97, 0.01), belief)
+        assert verdict.outcome is Outcome.UNDECIDED and "its program tells" in verdict.reason
+        verdict, _ = confirm(normal(0.6, 0.0), normal(0.57, 0.01), begin([0.57, 0.56, 0.58]))
+        assert verdict.outcome is Outcome.FELL
+
     def test_a_program_that_does_worse_when_it_runs_again_falls(self) -> None:
         assert share(Outcome.FELL, 40, normal(-3.0)) >= 0.95
 
