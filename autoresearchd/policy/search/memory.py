@@ -377,7 +377,7 @@ class Surrogate:
         sizes = sorted(abs(e.gain) for e in self._rows if e.gain is not None and (e.gain or sigma))
         middle = sizes[len(sizes) // 2] if sizes else 0.0
         noise = sigma if sigma is not None and sigma > 0 else 0.2 * middle
-        scale = max(1.5 * middle if len(sizes) >= 4 else 0.0, 3.0 * noise, 1e-12)
+        scale = max(1.5 * middle if len(sizes) >= 4 else 0.0, 3.0 * noise) or 1.0  # any unit, before the first effect
         return scale, max(noise, 0.02 * scale)
 
     def _fit(self, incumbent: str) -> None:
@@ -463,7 +463,7 @@ class Surrogate:
         mean = with_gains @ self._weights + self._mean(points)
         variance = self._variance(points) + across[-1, -1] - 2 * across[:-1, -1]
         variance -= ((with_gains @ self._inverse) * with_gains).sum(axis=1)
-        return mean, np.sqrt(np.maximum(variance, 1e-18))
+        return mean, np.sqrt(np.maximum(variance, (1e-9 * self.scale) ** 2))
 
 
 def _weight(parameter: Parameter) -> float:

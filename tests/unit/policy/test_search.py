@@ -133,7 +133,7 @@ def test_a_needle_among_twenty_constants_is_found_in_forty_experiments() -> None
     assert statistics.median(research(SearchPolicy, needle, seed) for seed in range(7)) < 1.52
 
 
-def right_after(seed: int) -> int:
+def right_after(seed: int, unit: float = 1.0) -> int:
     """How many experiments it takes until four choices of five are right; the score is their count, without noise."""
     slots = {"LOADER": "abcde", "FILTER": "fghij", "SOLVER": "klmno", "WRITER": "pqrst"}
     code = "".join(f'{name} = "{options[0]}"  # one of: {", ".join(options)}\n' for name, options in slots.items())
@@ -145,7 +145,7 @@ def right_after(seed: int) -> int:
         count = float(sum(p.value == r for p, r in zip(found, "djlr", strict=True)))
         if count == 4:
             return number
-        night.decide(number, proposal, count, keep=count > night.value)
+        night.decide(number, proposal, unit * count, keep=unit * count > night.value)
     return 61
 
 
@@ -153,6 +153,11 @@ def test_where_most_edits_change_nothing_what_is_known_to_be_wrong_is_not_tried_
     """One after the other, each option once at most, it takes 10 on average and 16 at most."""
     found = [right_after(seed) for seed in range(8)]
     assert statistics.mean(found) <= 12 and max(found) <= 16, found
+
+
+def test_the_metrics_unit_changes_nothing() -> None:
+    """It was blind for effects of 1e-13, and before the first effect where there is no noise."""
+    assert [right_after(seed, 1e-14) for seed in range(4)] == [right_after(seed) for seed in range(4)]
 
 
 # ---------------------------------------------------------------------- how far it goes
