@@ -26,8 +26,13 @@ from typing import Any, TypeVar, cast
 SHORTEST = 8
 """Values shorter than this are no secrets: they occur everywhere, and hiding them would spoil the text."""
 _LONGEST = 64 * 1024
-_TELLING = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|API_KEY|ACCESS_KEY|PRIVATE_KEY")
-_TELLING_WORDS = frozenset({"KEY", "KEYS", "PASS", "PWD", "PAT", "AUTH", "DSN"})
+_TELLING = re.compile(
+    r"TOKEN\d*$|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|API_KEY|ACCESS_KEY|PRIVATE_KEY"
+    r"|(?:^|_)(?:PASS|PWD|PAT|AUTH|DSN)(?:$|_)"
+)
+_HINTING = re.compile(r"TOKEN(?!IZ)|(?:^|_)KEYS?(?:$|_)")
+_NAME = re.compile(r"[A-Za-z]+\d{0,3}(?:[_./-][A-Za-z]*\d{0,3})*")
+"""What no generated key looks like: ``METRIC_KEY: val_loss`` and ``TOKEN_DTYPE: bfloat16`` hide nothing."""
 _HARMLESS = re.compile(
     ".*_(?:URL|URI|ENDPOINT|FILE|PATH|DIR|HOST|PORT|NAME|TYPE|MODEL|REGION|PARALLELISM|LENGTH|LIMIT|TIMEOUT|SOCK)"
 )
@@ -44,14 +49,14 @@ _KEY_OF_AWS = re.compile(r"[A-Za-z0-9+/]{40}")
 _BARE = re.compile(r"\s*([^\s:={}\[\]\"']{16,1024})\s*")
 
 
-def is_telling(name: str) -> bool:
-    """Whether a variable of this name holds a secret."""
+def is_telling(name: str, value: str = "1") -> bool:
+    """Whether a variable of this name holds a secret; where its name only hints at one, the value tells."""
     upper = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper().replace("-", "_").replace(".", "_")
     if upper in _WORKING_FOLDERS or _HARMLESS.fullmatch(upper):
         return False
     if upper == "AUTORESEARCHD_STORE":  # its URL may have a password
         return True
-    return bool(_TELLING.search(upper)) or not _TELLING_WORDS.isdisjoint(upper.split("_"))
+    return bool(_TELLING.search(upper) or (_HINTING.search(upper) and not _NAME.fullmatch(value)))
 
 
 def is_secret(value: str) -> bool:
@@ -65,7 +70,7 @@ def is_secret(value: str) -> bool:
 def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[str]:
     """The secrets of an environment: values whose names tell, and what looks random before the @ of any URL."""
     for name, value in environment.items():
-        if is_telling(name):
+        if is_telling(name, value.strip()):
             yield from secret_parts(value.strip())
         if user := _USER_OF_URL.match(value):
             parts = map(urllib.parse.unquote, user[1].split(":", 1))

@@ -212,7 +212,7 @@ def test_secrets_are_found_with_their_lines() -> None:
         ("PGPASSWORD", True), ("MyServiceToken", True), ("npm_config__authToken", True),
         ("GOOGLE_APPLICATION_CREDENTIALS", True),
         ("PATH", False), ("PWD", False), ("MONKEY", False), ("KEYBOARD", False), ("SSH_AUTH_SOCK", False),
-        ("TOKENIZERS_PARALLELISM", False), ("TOKEN_URL", False), ("COMPASS", False), ("KEYCLOAK_HOST", False),
+        ("TOKENIZERS_PARALLELISM", False), ("TOKENIZER", False), ("TOKEN_URL", False), ("COMPASS", False), ("KEYCLOAK_HOST", False),
     ],
 )  # fmt: skip
 def test_names_tell_whether_a_variable_holds_a_secret(name: str, telling: bool) -> None:
@@ -225,6 +225,15 @@ def test_short_values_numbers_switches_and_paths_are_no_secrets() -> None:
     assert list(secrets_of_environment({"A_KEY": "12345678x"})) == ["12345678x"]
     aws = "/k7MDENG+bPxRfiCYEXAMPLEKEY0123456789abc"
     assert list(secrets_of_environment({"AWS_SECRET_ACCESS_KEY": aws})) == [aws]
+
+
+def test_what_a_name_only_hints_at_is_no_secret_where_it_is_a_plain_name() -> None:
+    """``METRIC_KEY: val_loss`` hid the metric in all logs, so no run had a result."""
+    plain = {"TOKENIZER": "sentencepiece", "METRIC_KEY": "val_loss", "TOKEN_DTYPE": "bfloat16", "KEYS": "left/right-2"}
+    assert not list(secrets_of_environment(plain))
+    assert list(secrets_of_environment({"A_KEY": "swordfish-a1b2", "DB_PASS": "swordfish"})) == [
+        "swordfish-a1b2", "swordfish",
+    ]  # fmt: skip
 
 
 def test_the_user_of_any_url_is_a_secret_where_it_looks_random() -> None:
