@@ -212,7 +212,8 @@ def test_secrets_are_found_with_their_lines() -> None:
         ("PGPASSWORD", True), ("MyServiceToken", True), ("npm_config__authToken", True),
         ("GOOGLE_APPLICATION_CREDENTIALS", True),
         ("PATH", False), ("PWD", False), ("MONKEY", False), ("KEYBOARD", False), ("SSH_AUTH_SOCK", False),
-        ("TOKENIZERS_PARALLELISM", False), ("TOKENIZER", False), ("TOKEN_URL", False), ("COMPASS", False), ("KEYCLOAK_HOST", False),
+        ("TOKENIZERS_PARALLELISM", False), ("TOKENIZER", False), ("TOKEN_URL", False),
+        ("COMPASS", False), ("KEYCLOAK_HOST", False),
     ],
 )  # fmt: skip
 def test_names_tell_whether_a_variable_holds_a_secret(name: str, telling: bool) -> None:
