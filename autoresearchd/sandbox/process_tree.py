@@ -54,22 +54,25 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in threads(pid) for child in read(f"/proc/{pid}/task/{task}/children").split()]
 
 
-def children_by_parent(pid: int) -> list[int]:
-    """The same on kernels without CONFIG_PROC_CHILDREN, from the parent that each process names."""
-    processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [process for process in processes if stat_fields(process)[1:2] == [str(pid).encode()]]
+def descendants(pid: int, *, by_parent: bool = False) -> list[int]:
+    """All processes below a process, parents before their children.
 
-
-def descendants(pid: int) -> list[int]:
-    """All processes below a process, parents before their children."""
-    below = children if os.path.exists("/proc/thread-self/children") else children_by_parent
-    found = below(pid)
-    seen = set(found)
-    for child in found:
-        fresh = [p for p in below(child) if p not in seen]
+    by_parent: from the parent that each process of the machine names, in one pass: quicker where a process has hundreds
+    of threads, each of which has a list of children. Kernels without CONFIG_PROC_CHILDREN have no such lists.
+    """
+    lists: dict[int, list[int]] = {}
+    of_threads = not by_parent and os.path.exists("/proc/thread-self/children")
+    if not of_threads:
+        for name in os.listdir("/proc"):
+            if name.isdigit() and (fields := stat_fields(int(name))):
+                lists.setdefault(int(fields[1]), []).append(int(name))
+    found = [pid]
+    seen = {pid}
+    for process in found:
+        fresh = [p for p in (children(process) if of_threads else lists.get(process, ())) if p not in seen]
         found += fresh
         seen.update(fresh)
-    return found
+    return found[1:]
 
 
 def stat_fields(pid: int) -> list[bytes]:
@@ -77,13 +80,13 @@ def stat_fields(pid: int) -> list[bytes]:
     return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
-def note_computed(pid: int, seen: dict[tuple[int, bytes], float]) -> None:
+def note_computed(pid: int, seen: dict[tuple[int, bytes], float], *, by_parent: bool = False) -> None:
     """Write down, by process and its start, for how many seconds each process below one has computed by itself.
 
     One that nobody waits for, or whose parent ignores SIGCHLD, is in nobody's rusage once it has ended. A look at three
     processes takes a quarter of a millisecond.
     """
-    for child in descendants(pid):
+    for child in descendants(pid, by_parent=by_parent):
         fields = stat_fields(child)
         if len(fields) > 19 and (ticks := int(fields[11]) + int(fields[12])):
             seen[child, fields[19]] = ticks / _TICKS

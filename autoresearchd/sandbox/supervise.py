@@ -26,6 +26,8 @@ CONTROL = 0
 CHUNK = 1 << 18
 LOOK_EVERY = 0.1
 LOOK_SHARE = 0.04  # of the supervisor's time, at most, where there is much to look at
+LOOK_MOST = 0.5  # between two looks at processor time, however much there is: what ends between them is not counted
+MANY_THREADS = 200
 LOW_SPACE = 1 << 20
 COMPANION_GRACE = 10.0
 TERM_GRACE = 1.0
@@ -113,6 +115,12 @@ def guard(program: str) -> None:
     if os.uname().machine in seccomp.MACHINES:
         pinned = len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
         kernel.filter_calls(seccomp.guard(os.uname().machine, pinned=pinned))
+
+
+def next_look(began: float, most: float = 1e9) -> float:
+    """When to look again, after a look that began then."""
+    now = time.monotonic()
+    return now + min(max(LOOK_EVERY, (now - began) / LOOK_SHARE), most)
 
 
 def exit_code_of(status: int) -> int:
@@ -227,7 +235,7 @@ class Supervisor:
     def watch(self, stage: Plan, main: Child, companion: Child | None, ceilings: Ceilings) -> tuple[str, str]:
         """Wait for the stage's process; an outcome where this had to end it, else nothing."""
         limit = main.started + stage["timeout"] if stage["timeout"] else None
-        look = time.monotonic() + LOOK_EVERY if ceilings.limits or ceilings.memory_mb else None
+        look = note = time.monotonic() + LOOK_EVERY if ceilings.limits or ceilings.memory_mb else None
         poll = select.poll()
         theirs = (companion.pipe, companion.pidfd) if companion else ()
         for fd in (CONTROL, self.wake, main.pipe, main.pidfd, *theirs):
@@ -245,12 +253,15 @@ class Supervisor:
                 return stage["late"], f"{stage['name']} may take {stage['timeout']:g} s"
             if companion and orphaned is not None and now >= orphaned:
                 return "failed", f"the model process ended with {self.codes[companion.pid]}: see {companion.log.path}"
+            if note is not None and now >= note:
+                many = process_tree.tasks_of_machine() - ceilings.tasks > MANY_THREADS
+                process_tree.note_computed(self.me, self.seen, by_parent=many)
+                note, now = next_look(now, LOOK_MOST), time.monotonic()
             if look is not None and now >= look:
-                process_tree.note_computed(self.me, self.seen)
                 if exceeded := ceilings.exceeded():
                     return exceeded
-                look = time.monotonic() + max(LOOK_EVERY, (time.monotonic() - now) / LOOK_SHARE)
-            times = [t for t in (self.wall, limit, look, orphaned) if t is not None]
+                look = next_look(now)
+            times = [t for t in (self.wall, limit, look, note, orphaned) if t is not None]
             for fd, _ in poll.poll(max(0.0, min(times) - now) * 1000 + 1 if times else None):
                 if fd == CONTROL:
                     self.stop = "the daemon is gone"

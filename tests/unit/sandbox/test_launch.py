@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -84,13 +85,16 @@ def test_it_starts_without_the_modules_that_would_double_its_start_up_time(modul
     assert not {"json", "signal", "enum", "re", "subprocess", "ctypes", "pathlib", "typing"} & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("find", [process_tree.children, process_tree.children_by_parent])
-def test_children_are_found_on_every_kernel(find: object) -> None:
-    child = subprocess.Popen(["sleep", "600"])
-    assert child.pid in find(os.getpid())  # type: ignore[operator]
-    child.kill()
-    child.wait()
-    assert find(child.pid) == []  # type: ignore[operator]
+@pytest.mark.parametrize("by_parent", [False, True])
+def test_processes_are_found_on_every_kernel(by_parent: bool) -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        found = process_tree.descendants(os.getpid(), by_parent=by_parent)
+        assert found.index(child.pid) < found.index(grandchild)
+        assert process_tree.descendants(child.pid, by_parent=by_parent) == [grandchild]
+        os.kill(grandchild, signal.SIGKILL)
+    assert process_tree.descendants(child.pid, by_parent=by_parent) == []
 
 
 HOLDS_MEMORY = """
