@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.loop import session as session_module
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.daemon import serve
-from autoresearchd.loop.session import Backoff
+from autoresearchd.loop.session import FAULTS_BEFORE_GIVING_UP, Backoff
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from tests.fakes.bench import (
@@ -377,6 +378,22 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
     bench.job = good
     bench.run(3)
     assert [e.decision.status is Status.CRASH for e in bench.experiments()] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    "trouble", [errors.DataMissing("workspace.data: 'd' is empty"), OSError(errno.ENOTCONN, "not connected", "/data")]
+)
+def test_data_that_is_away_for_a_while_is_waited_for(bench: Bench, trouble: Exception) -> None:
+    good, away = bench.job, [trouble] * FAULTS_BEFORE_GIVING_UP
+
+    def unmounted(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/2/") and away:
+            raise away.pop()
+        return good(request)
+
+    bench.job = unmounted
+    bench.run(3)
+    assert not away and [e.decision.status is Status.CRASH for e in bench.experiments()] == [False] * 4
 
 
 def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -> None:
