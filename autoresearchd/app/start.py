@@ -380,6 +380,10 @@ def run(
     with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock, store.leased(session.tag):
         shared = project.is_shared  # then its server is who keeps the database
         unchecked = "" if shared else check_database(project.database)
+        last = store.last_control(session.id, ("pause", "unpause"))
+        paused = asked is None and last is not None and last.kind == "pause"
+        if paused and not serves():  # whoever resumes it by hand wants it to go on
+            store.add_control(session.id, "unpause", SystemClock().now())
         store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
@@ -392,7 +396,7 @@ def run(
             workspace, base = lab.workspace, session.base_commit
             assert isinstance(workspace, GitWorkspace)
             check_journal(store, workspace, session)
-        if session.state is SessionState.PAUSED and serves():  # a restart by the service is nobody's wish to go on
+        if paused and serves():  # a restart by the service is nobody's wish to go on
             lab.stop.paused.set()
         if unchecked:
             lab.emit(EventKind.WARNING, unchecked)
