@@ -17,7 +17,7 @@ from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Limits, Run
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
-from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
+from autoresearchd.domain.ports import HOOK_SAYS, Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.loop import session as session_module
@@ -271,6 +271,16 @@ def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
     bench.store.add_note(bench.session.id, "look at SCALE", bench.session.started_at)
     bench.run()
     assert seen == [("look at SCALE",) * count for count in shown]
+
+
+def test_of_what_hooks_said_while_nobody_read_it_only_the_latest_is_shown(bench: Bench) -> None:
+    seen: list[tuple[str, ...]] = []
+    bench.policy = Writing(lambda state: seen.append(state.notes) or "SCALE = 4.0\n")  # type: ignore[func-returns-value]
+    said = [f"{HOOK_SAYS}{number}" for number in range(5)]
+    for text in (said[0], "look at SCALE", *said[1:]):
+        bench.store.add_note(bench.session.id, text, bench.session.started_at)
+    bench.run(2)
+    assert seen == [("look at SCALE", *said[-3:]), ()]
 
 
 def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(bench: Bench) -> None:
