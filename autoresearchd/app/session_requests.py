@@ -8,7 +8,6 @@ import select
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +17,7 @@ from autoresearchd.domain.experiment import Experiment, Reached, Session, limit_
 from autoresearchd.domain.labels import Phase, SessionState
 from autoresearchd.domain.quantities import counted
 from autoresearchd.loop.context import SystemClock
-from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, process_began, starting
+from autoresearchd.loop.upkeep.session_lock import SessionLock, holder, starting
 from autoresearchd.policy.policy_names import TUNERS
 from autoresearchd.store.failed_start import FailedStart, remember
 from autoresearchd.store.reader import Reader
@@ -29,6 +28,8 @@ from autoresearchd.workspace.git import GitWorkspace
 
 _ENDS_WITHIN_S = 30.0
 """A daemon that was asked to stop at once, for the most part in one."""
+_BEGINS = "begins"
+"""Marks where the requests to a daemon begin among those to earlier ones."""
 _SENTENCES = {
     "stop": "stops after the running experiment, once what was kept is tested",
     "stop_now": "stops at once; the running experiment is recorded as interrupted",
@@ -55,13 +56,12 @@ def request(directory: Path, tag: str | None, kind: Literal["stop", "stop_now", 
             return f"nothing is running: session {session.tag} {why}; {how}"
         who = elsewhere if pid is None else f"process {pid}"
         named = f"session {session.tag} ({who})"
-        began = process_began(pid) if pid is not None else elsewhere.since if elsewhere is not None else None
-        if kind == "stop" and _last_asked(store, session, began, ("stop", "stop_now")):
+        if kind == "stop" and _last_asked(store, session, ("stop", "stop_now")):
             # Asked for once more it would mean at once, as a second signal does.
             asked = "was asked to stop before, and does after the running experiment"
             return f"{named} {asked}; `autoresearchd stop --now` ends that"
         words, at_rest = _SENTENCES[kind], session.state is SessionState.PAUSED
-        last = _last_asked(store, session, began, ("pause", "unpause"))
+        last = _last_asked(store, session, ("pause", "unpause"))
         to_pause = at_rest if last is None else last == "pause"
         if kind == "pause" and to_pause:
             words = "is paused already" if at_rest else f"{words} already: it was asked to before"
@@ -104,10 +104,16 @@ def _is_to_confirm(store: SqlStore, session: Session, latest: Experiment) -> boo
     return bool(keeps) and not any(c.leaves_doubt(keeps) for c in tests)
 
 
-def _last_asked(store: SqlStore, session: Session, began: datetime | None, kinds: Sequence[str]) -> str | None:
-    """What of these a daemon that began then was asked for last; what was asked of one before it counts no more."""
-    asked = store.last_control(session.id, kinds)
-    return asked.kind if asked is not None and began is not None and asked.created_at >= began else None
+def forget_requests(store: SqlStore, session: Session) -> None:
+    """What was asked of a daemon that is dead is not meant for the one that begins now, whatever the clock says."""
+    store.add_control(session.id, _BEGINS, SystemClock().now())
+    store.take_controls(session.id)
+
+
+def _last_asked(store: SqlStore, session: Session, kinds: Sequence[str]) -> str | None:
+    """What of these the present daemon was asked for last."""
+    asked = store.last_control(session.id, (*kinds, _BEGINS))
+    return asked.kind if asked is not None and asked.kind in kinds else None
 
 
 def stop(directory: Path, tag: str | None, now: bool) -> str:
@@ -184,7 +190,7 @@ def remove(directory: Path, tag: str) -> None:
 def _await_end(project: Project, store: SqlStore, session: Session) -> None:
     """Wait for a daemon of this machine that was asked to stop at once: it has moments to go."""
     pid = project.daemon(session.tag)
-    if pid is None or _last_asked(store, session, process_began(pid), ("stop", "stop_now")) != "stop_now":
+    if pid is None or _last_asked(store, session, ("stop", "stop_now")) != "stop_now":
         return
     with contextlib.suppress(OSError):  # it has ended
         descriptor = os.pidfd_open(pid)

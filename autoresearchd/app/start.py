@@ -20,7 +20,7 @@ from autoresearchd.app import compose
 from autoresearchd.app.observers import targets_of
 from autoresearchd.app.project import Project
 from autoresearchd.app.repair import check_database, check_journal, ends_after
-from autoresearchd.app.session_requests import discard_session, reached_limit, request
+from autoresearchd.app.session_requests import discard_session, forget_requests, reached_limit, request
 from autoresearchd.app.tasks.job_programs import require_bits, require_programs, require_tool
 from autoresearchd.app.tasks.search_space import require_tunable
 from autoresearchd.app.tasks.task_folder import (
@@ -37,7 +37,7 @@ from autoresearchd.config import Overrides, check_files, dump_task, parse_task
 from autoresearchd.config.settings import ModelSettings, for_elsewhere, load_settings
 from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Limits, Session
-from autoresearchd.domain.labels import IMPORTED, SessionState
+from autoresearchd.domain.labels import IMPORTED
 from autoresearchd.domain.ports import EventKind, EventSink, NewSession
 from autoresearchd.domain.quantities import counted, format_duration
 from autoresearchd.executor.local import LocalExecutor
@@ -380,7 +380,11 @@ def run(
     with SessionLock(project.lock(session.tag), session.tag, starts=True) as lock, store.leased(session.tag):
         shared = project.is_shared  # then its server is who keeps the database
         unchecked = "" if shared else check_database(project.database)
-        store.take_controls(session.id)  # what was asked of a daemon that is dead is not meant for this one
+        last = store.last_control(session.id, ("pause", "unpause"))
+        paused = asked is None and last is not None and last.kind == "pause"
+        if paused and not serves():  # whoever resumes it by hand wants it to go on
+            store.add_control(session.id, "unpause", SystemClock().now())
+        forget_requests(store, session)
         preflight.check_not_checked_out(project.root, session.branch)
         folder = project.root / session.folder
         if not folder.is_dir():
@@ -392,7 +396,7 @@ def run(
             workspace, base = lab.workspace, session.base_commit
             assert isinstance(workspace, GitWorkspace)
             check_journal(store, workspace, session)
-        if session.state is SessionState.PAUSED and serves():  # a restart by the service is nobody's wish to go on
+        if paused and serves():  # a restart by the service is nobody's wish to go on
             lab.stop.paused.set()
         if unchecked:
             lab.emit(EventKind.WARNING, unchecked)

@@ -51,6 +51,8 @@ class Paint:
             terminal = is_terminal(stream or sys.stdout) and env.get("TERM") != "dumb"
             enabled = (terminal or bool(env.get("FORCE_COLOR"))) and not env.get("NO_COLOR")
         self.enabled = enabled
+        self.wraps = enabled or is_terminal(stream or sys.stdout)
+        """Whether lines are to be no longer than a terminal is wide."""
 
     def __call__(self, text: str, *styles: str) -> str:
         codes = ";".join(str(_CODES[style]) for style in styles if style)

@@ -60,6 +60,10 @@ class BaselineError(AutoresearchdError):
     exit_code = 3
 
 
+class DataMissing(BaselineError):
+    """Data that task.yaml names is not there: once runs have had it, a disk that is away, which may come back."""
+
+
 class LimitReached(AutoresearchdError):
     """A spend or time limit was reached before the first result."""
 

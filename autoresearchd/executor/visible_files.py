@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from autoresearchd.domain.errors import BaselineError, EnvironmentFailure
+from autoresearchd.domain.errors import BaselineError, DataMissing, EnvironmentFailure
 from autoresearchd.domain.file_content import LARGEST, pointed_to
 from autoresearchd.domain.task import Task
 from autoresearchd.executor.environment import Interpreter, inspect, resolve_python
@@ -42,7 +42,7 @@ def at_home(entries: Iterable[DataEntry]) -> Iterator[DataEntry]:
 
 
 def find_data(names: Iterable[str], places: Sequence[Path], key: str) -> tuple[DataEntry, ...]:
-    """Entries of a key of task.yaml, relative ones in the first of ``places``; BaselineError where one is nowhere."""
+    """Entries of a key of task.yaml, relative ones in the first of ``places``; DataMissing where one is nowhere."""
     return tuple(DataEntry(name, _find(name, places, key)) for name in names)
 
 
@@ -51,14 +51,23 @@ def _find(name: str, places: Sequence[Path], key: str) -> Path:
     if ".." in path.parts:
         raise BaselineError(f"{key}: {name!r} leaves the task's folder", hint="name the data without '..'")
     tried = [place / path for place in places] or [path]  # an absolute one stays what it is
-    there = [candidate for candidate in dict.fromkeys(tried) if candidate.exists()]
+    there = [candidate for candidate in dict.fromkeys(tried) if _has_content(candidate)]
     if not there:
-        raise BaselineError(
-            f"{key}: {name!r} is not there (looked for {', '.join(map(str, dict.fromkeys(tried)))})",
+        nothing = "empty" if any(map(os.path.exists, tried)) else "not there"
+        raise DataMissing(
+            f"{key}: {name!r} is {nothing} (looked for {', '.join(map(str, dict.fromkeys(tried)))})",
             hint="let execution.setup_commands make it, or correct the entry in task.yaml",
         )
     # What set-up has copied from the commit may be pointers of Git LFS, and the files themselves the user's.
     return (there[0] if len(there) == 1 or not pointers(there[0]) else min(there, key=pointers)).resolve()
+
+
+def _has_content(path: Path) -> bool:
+    """Whether it is there; an empty folder is where a disk would be mounted."""
+    try:
+        return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it may be entered, and not be listed
 
 
 def committed_places(entries: Iterable[DataEntry], places: Sequence[Path]) -> Iterator[Path]:

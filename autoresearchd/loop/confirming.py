@@ -202,7 +202,8 @@ class Confirming:
         context, workspace = self._context, self._context.workspace
         if not c.moved:
             return
-        confirmed = context.store.session(context.tag).confirmed
+        session = context.store.session(context.tag)
+        confirmed = session.confirmed
         before = confirmed if c.fell else messages.commit_of(self._view.experiment(c.against))
         require_branch(context, {before, confirmed})
         if context.task.history == "revert":
@@ -212,6 +213,9 @@ class Confirming:
         else:
             workspace.advance(before, confirmed)
         follow_tip(context)
+        for number in range(c.against, c.experiment + 1):  # else checkpoints fill the disk in some weeks
+            if number not in (session.confirmed_experiment, session.incumbent_experiment):
+                discard_outputs(context.site.runs / str(number), keep=None)
 
 
 def follow_tip(context: Context) -> None:

@@ -494,6 +494,11 @@ class SessionLoop:
             if not self._context.stop.is_set():
                 raise
             self._end(number, error)
+        except errors.DataMissing as error:
+            if not self.view.totals.experiments:
+                raise
+            self._back_off(str(error), number)
+            self._reload()
         except FATAL:
             raise
         except errors.SpendCapReached as error:

@@ -14,7 +14,10 @@ from autoresearchd.sandbox import file_locks, job_files
 
 PASSING = frozenset(
     getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "EMFILE", "ENFILE", "ENOMEM", "EAGAIN", "ESTALE", "EFBIG")
+    for name in (
+        *("ENOSPC", "EDQUOT", "EROFS", "EIO", "EMFILE", "ENFILE", "ENOMEM", "EAGAIN", "EFBIG"),
+        *("ESTALE", "ENOTCONN", "ETIMEDOUT", "EHOSTDOWN", "EHOSTUNREACH"),
+    )
 )
 """Errors of a machine, not of a repository: they may pass."""
 

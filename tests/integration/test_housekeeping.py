@@ -25,7 +25,7 @@ from tests.fakes.executors import Script
 from tests.integration.bench import Bench, job
 
 
-def test_a_backup_that_takes_long_holds_no_request_up_and_is_finished_at_the_end(
+def test_a_backup_that_takes_long_holds_no_request_and_no_heartbeat_up_and_is_finished_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, begun, released = Bench(tmp_path), threading.Event(), threading.Event()
@@ -37,8 +37,9 @@ def test_a_backup_that_takes_long_holds_no_request_up_and_is_finished_at_the_end
         copy(path)
 
     monkeypatch.setattr(bench.store, "backup", slow)
-    with Housekeeping(lab, lambda: 0.0, tmp_path / "backups"):
+    with Housekeeping(lab, lambda: 0.0, tmp_path / "backups") as housekeeping:
         assert begun.wait(30)
+        housekeeping._beat()
         bench.store.add_control(lab.session_id, "stop", datetime.now(UTC))
         assert lab.stop.wait(30)
         released.set()

@@ -134,10 +134,10 @@ def _watch(place: Place, tag: str) -> None:
 def lines_now(place: Place, tag: str, status: Record, paint: Paint, *, hints: bool = True) -> list[str]:
     """A status as text, with the newest experiments of the session. hints: what to do next.
 
-    For a terminal, which is what ``paint`` has colours for, no line is longer than it is wide.
+    For a terminal no line is longer than it is wide.
     """
     lines = _lines_now(place, tag, status, paint, hints=hints)
-    if not paint.enabled:
+    if not paint.wraps:
         return lines
     columns = terminal_text.terminal_width()
     return [part for i, line in enumerate(lines) for part in terminal_text.wrap(line, columns, 10 if i else 2)]

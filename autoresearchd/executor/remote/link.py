@@ -26,10 +26,8 @@ _MOST_HEADER, _MOST_DATA, _MOST_STDERR = 1 << 24, 1 << 24, 4000
 _AT_ONCE = 1 << 15
 _BEAT_S = 1.0
 _CALL_S = 120.0
-_KINDS = {
-    kind.__name__: kind
-    for kind in (errors.BaselineError, errors.MissingCapability, errors.UsageError, errors.Interrupted)
-}
+_NAMED = errors.BaselineError, errors.DataMissing, errors.MissingCapability, errors.UsageError, errors.Interrupted
+_KINDS = {kind.__name__: kind for kind in _NAMED}
 
 
 class HostLost(errors.EnvironmentFailure):

@@ -13,7 +13,7 @@ from typing import Any
 
 from autoresearchd.domain.experiment import Experiment, Run
 from autoresearchd.domain.labels import Phase
-from autoresearchd.domain.ports import EventKind, ResearchState
+from autoresearchd.domain.ports import HOOK_SAYS, EventKind, ResearchState
 from autoresearchd.domain.proposal import Repair
 from autoresearchd.domain.task import Direction
 from autoresearchd.evaluator.measure.measurement import last_lines
@@ -33,6 +33,8 @@ SHOWN_METRICS = (
 )  # fmt: skip
 """Of the metrics that programs of karpathy's kind print, those that tell of memory, size and speed."""
 
+HOOK_NOTES = 3
+"""The latest that hooks said: while a model is away, or search has the turns, they would fill its next prompt."""
 LOG_LINES = 6
 _LOG_BYTES = 8 * 1024
 
@@ -161,6 +163,7 @@ class Research:
         context, view, tag = self._context, self._view, self._context.tag
         notes = context.store.unseen_notes(context.session_id)
         self._shown = [note.id for note in notes]
+        stale = [note.id for note in notes if note.text.startswith(HOOK_SAYS)][:-HOOK_NOTES]
         again = f"/{repair.attempt}" if repair else ""
         return ResearchState(
             tag=tag,
@@ -174,7 +177,7 @@ class Research:
             baseline=view.baseline.value if view.baseline else None,
             incumbent_value=view.best,
             sigma=view.sigma,
-            notes=tuple(note.text for note in notes),
+            notes=tuple(note.text for note in notes if note.id not in stale),
             diagnostics=self._diagnostics(),
             role=turn.role,
             seed=context.random_seed(e.number, "policy" if repair is None else f"repair {repair.attempt}"),

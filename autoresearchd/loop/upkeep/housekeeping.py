@@ -59,7 +59,7 @@ class Housekeeping:
     ) -> None:
         self._lab, self._active_seconds, self._backup = lab, active_seconds, backup
         self._database, self._refuse = database, refuse
-        self._copying = threading.RLock()
+        self._looking = threading.RLock()
         self._opened = database.stat() if database is not None and database.exists() else None
         self._stamp: tuple[int, int] | None = None
         self._mark: backups.Mark | None = None
@@ -152,7 +152,7 @@ class Housekeeping:
 
     def watch_database(self) -> None:
         """End the session where the journal is not the file in its place any more; the store still has it."""
-        with self._copying:  # the loop and the heartbeat look at the same time, perhaps
+        with self._looking:  # the loop and the heartbeat look at the same time, perhaps
             if self._database is None or self._opened is None or self._mark is None or self._lost is not None:
                 return
             try:
@@ -216,12 +216,13 @@ class Housekeeping:
 
     def _copy(self) -> None:
         try:
-            with self._copying:
+            with self._looking:
                 known = self._lost
                 self.watch_database()
                 if self._backup is None or self._overwritten or self._lost is not known:
                     return  # a stranger's is no backup of ours; one that is gone has been copied just now
-                backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
+            # Neither the heartbeat nor the loop waits for that; it has a lock of its own.
+            backups.make(self._lab.store.backup, self._backup, self._lab.clock.now())
         except StoreDamaged as error:
             self._damage = error  # ends the loop before its next experiment: what it wrote might be lost
             raise

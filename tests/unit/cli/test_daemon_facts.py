@@ -8,7 +8,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -118,6 +118,17 @@ def test_a_second_pause_and_a_second_unpause_say_that_nothing_changes(daemon: Sq
             assert words in answer.err
         asked = {control.kind for control in daemon.take_controls(daemon.session("mar8").id)}
         assert asked == {name}, "and is asked for all the same"
+
+
+def test_stop_is_heard_where_the_clock_went_back_since_an_earlier_daemon_was_stopped(
+    daemon: SqlStore, command: Command
+) -> None:
+    session = daemon.session("mar8")
+    daemon.add_control(session.id, "stop", datetime.now(UTC) + timedelta(hours=1))
+    session_requests.forget_requests(daemon, session)
+    for words in ("stops after the running experiment", "was asked to stop before"):
+        assert words in command("stop").err
+    assert [control.kind for control in daemon.take_controls(session.id)] == ["stop"]
 
 
 @pytest.mark.parametrize("name", ["stop", "pause", "unpause"])

@@ -50,6 +50,20 @@ def test_a_terminal_shows_what_status_shows_with_warnings_above(repository: Path
     assert "autoresearchd resume" not in added, "what to do next is for those who are elsewhere"
 
 
+def test_without_colours_no_line_is_cut_either(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "50")
+    stream = Terminal()
+    with LiveDisplay(stream) as display:
+        display.emit(event(EventKind.SESSION_RESUMED, "again", tag="mar8", root=str(repository)))
+    shown = stream.getvalue().rpartition("\x1b[?7l")[2].partition("\x1b[?7h")[0]
+    assert "autoresearch · mar8" in shown and max(map(len, shown.splitlines())) <= 50
+
+
 @pytest.mark.parametrize("tag", ["gone", "mar8"])
 def test_nothing_that_is_missing_ends_the_research(empty_repository: Path, tag: str) -> None:
     stream = io.StringIO()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autoresearchd.domain.errors import BaselineError, MissingCapability
+from autoresearchd.domain.errors import BaselineError, DataMissing, MissingCapability
 from autoresearchd.domain.task import Evaluation
 from autoresearchd.executor.environment import MARKER, Interpreter, inspect, resolve_python, run_setup
 from autoresearchd.executor.visible_files import DataEntry, find_data, hidden_places, place_links
@@ -44,6 +44,14 @@ def test_a_link_on_the_way_is_not_followed_out_of_the_worktree(tmp_path: Path) -
     (work / "d").symlink_to(outside)
     place_links(work, [DataEntry("d/t", made / "d" / "t")])
     assert [p.name for p in outside.iterdir()] == ["x"] and (work / "d" / "t").read_text() == "t"
+
+
+def test_an_empty_folder_is_where_a_disk_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(DataMissing, match="'data' is empty"):
+        find_data(["data"], [tmp_path], "workspace.data")
+    with pytest.raises(DataMissing, match="'other' is not there"):
+        find_data(["other"], [tmp_path], "workspace.data")
 
 
 def test_data_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:

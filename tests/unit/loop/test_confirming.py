@@ -114,6 +114,18 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
+def test_checkpoints_stay_of_the_tip_and_of_the_confirmed_program(tmp_path: Path) -> None:
+    def saving(request: RunRequest) -> Script:
+        return replace(prints(score(request, program_of(request))), output={"model.pt": b"weights"})
+
+    with closing(make(tmp_path, job=saving)) as bench:
+        bench.run(6)
+        session = bench.store.session("t")
+        left = {int(path.parts[-4]) for path in bench.laboratory().site.runs.glob("*/*/output/model.pt")}
+        since = [number for number in kept(bench) if number > session.confirmed_experiment]
+        assert session.confirmed_experiment > 1 and left == {session.confirmed_experiment, *since}
+
+
 # ---------------------------------------------------------------------- when
 def test_a_keep_takes_one_run_and_moves_the_tip_while_the_branch_waits(tmp_path: Path) -> None:
     bench, seen = make(tmp_path, NEVER), list[tuple[str, str]]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +17,13 @@ from autoresearchd.domain import errors
 from autoresearchd.domain.experiment import Limits, Run
 from autoresearchd.domain.labels import Label, SessionState, Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
-from autoresearchd.domain.ports import Cancel, EventKind, ResearchState, RunRequest
+from autoresearchd.domain.ports import HOOK_SAYS, Cancel, EventKind, ResearchState, RunRequest
 from autoresearchd.domain.proposal import ASI, Proposal
 from autoresearchd.evaluator.feedback import feedback
 from autoresearchd.loop import session as session_module
 from autoresearchd.loop.context import SystemClock
 from autoresearchd.loop.daemon import serve
-from autoresearchd.loop.session import Backoff
+from autoresearchd.loop.session import FAULTS_BEFORE_GIVING_UP, Backoff
 from autoresearchd.loop.session_view import SessionView
 from autoresearchd.loop.upkeep.session_lock import SessionLock
 from tests.fakes.bench import (
@@ -272,6 +273,16 @@ def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
     assert seen == [("look at SCALE",) * count for count in shown]
 
 
+def test_of_what_hooks_said_while_nobody_read_it_only_the_latest_is_shown(bench: Bench) -> None:
+    seen: list[tuple[str, ...]] = []
+    bench.policy = Writing(lambda state: seen.append(state.notes) or "SCALE = 4.0\n")  # type: ignore[func-returns-value]
+    said = [f"{HOOK_SAYS}{number}" for number in range(5)]
+    for text in (said[0], "look at SCALE", *said[1:]):
+        bench.store.add_note(bench.session.id, text, bench.session.started_at)
+    bench.run(2)
+    assert seen == [("look at SCALE", *said[-3:]), ()]
+
+
 def test_changed_conditions_open_a_segment_with_a_baseline_of_its_own(bench: Bench) -> None:
     bench.run(3)
     incumbent = bench.store.session("t").incumbent
@@ -377,6 +388,22 @@ def test_an_interpreter_that_is_gone_for_a_while_costs_no_experiment_and_resume_
     bench.job = good
     bench.run(3)
     assert [e.decision.status is Status.CRASH for e in bench.experiments()] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    "trouble", [errors.DataMissing("workspace.data: 'd' is empty"), OSError(errno.ENOTCONN, "not connected", "/data")]
+)
+def test_data_that_is_away_for_a_while_is_waited_for(bench: Bench, trouble: Exception) -> None:
+    good, away = bench.job, [trouble] * FAULTS_BEFORE_GIVING_UP
+
+    def unmounted(request: RunRequest) -> Script | str:
+        if request.key.startswith("t/2/") and away:
+            raise away.pop()
+        return good(request)
+
+    bench.job = unmounted
+    bench.run(3)
+    assert not away and [e.decision.status is Status.CRASH for e in bench.experiments()] == [False] * 4
 
 
 def test_conditions_are_looked_at_once_what_was_open_is_finished(bench: Bench) -> None:

@@ -77,6 +77,20 @@ def test_a_shell_that_reports_a_signal_is_read_as_that_signal(status: int, code:
     assert supervise.exit_code_of(status) == code
 
 
+@pytest.mark.parametrize(("slept", "outcome"), [(0, "ok"), (60, "killed")])
+def test_a_run_during_which_the_machine_slept_is_to_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slept: int, outcome: str
+) -> None:
+    """In the supervisor the clock that goes on meanwhile is ahead at its second reading."""
+    clock = f"import time; ahead = iter((0, {slept})); time.clock_gettime = lambda c: time.monotonic() + next(ahead); "
+    monkeypatch.setattr(launch, "_BOOT", clock + launch._BOOT)
+    (tmp_path / "output").mkdir()
+    stage = launch.Stage("training", launch.Program(("/bin/true",), tmp_path, {}, tmp_path / "training.log"))
+    plan = launch.Plan(tmp_path, (stage,), True, tmp_path / "output", deliver=tmp_path / "delivered")
+    result = launch.launch(plan).wait(None)
+    assert result is not None and result.stages[0].outcome == outcome
+
+
 @pytest.mark.parametrize("module", ["supervise", "isolation.confine"])
 def test_it_starts_without_the_modules_that_would_double_its_start_up_time(module: str) -> None:
     folder = Path(supervise.__file__).parents[2]
