@@ -65,7 +65,10 @@ def _find(name: str, places: Sequence[Path], key: str) -> Path:
 def _has_content(path: Path) -> bool:
     """Whether it is there; an empty folder is where a disk would be mounted."""
     try:
-        return path.exists() and (not path.is_dir() or any(path.iterdir()))
+        if not path.is_dir():
+            return path.exists()
+        with os.scandir(path) as entries:  # a listing of millions would take seconds
+            return next(entries, None) is not None
     except OSError as error:
         return isinstance(error, PermissionError)  # it may be entered, and not be listed
 
