@@ -172,7 +172,7 @@ def import_log(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl log, a results.tsv, or a .parquet file.")],
     metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a table: the column to compare by.")] = "",
     direction: Annotated[
-        Direction | None, typer.Option("--direction", help="Of a table: which way is better (else told by its keeps).")
+        Direction | None, typer.Option("--direction", help="Of a table: which way is better (else told by its rows).")
     ] = None,
 ) -> None:
     """Read a log of experiments back.
