@@ -32,7 +32,7 @@ from autoresearchd.domain.errors import AutoresearchdError, BaselineError, Polic
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest
-from autoresearchd.domain.quantities import some_of
+from autoresearchd.domain.quantities import counted, format_duration, some_of
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import hint_of, require_bounded
@@ -116,6 +116,12 @@ class Held:
     known_cheats: int
     faults: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> str:
+        """How often the unedited program was run, and how long a run took."""
+        took = format_duration(self.run_s) if self.run_s >= 1 else "less than a second"
+        return f"over {counted(len(self.values), 'run')} of {took}"
 
 
 def check_held(
