@@ -314,6 +314,8 @@ def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
             first = next(lines, (0, ""))
             if _is_table(first[1]):
                 _read_tsv(log, first[1], lines, metric, direction)
+            elif first[1] and path.suffix.lower() == ".tsv" and not first[1].startswith("{"):
+                log.warn(first[0], "no header of a table: it names no column status")
             elif metric or direction:
                 raise _says_itself(path)
             elif first[1]:

@@ -227,6 +227,12 @@ def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path
         assert store_log(store, log).endswith("… and 491 lines more")
 
 
+def test_a_table_without_its_header_is_not_called_json(tmp_path: Path) -> None:
+    (file := tmp_path / "c.tsv").write_text("a\tb\n1\t2\n")
+    with pytest.raises(UsageError, match=r"c\.tsv:1: no header of a table: it names no column status"):
+        read_log(file, metric="b")
+
+
 def test_a_line_that_is_too_long_is_called_so_and_counts_as_one(tmp_path: Path) -> None:
     file, run = tmp_path / "log.jsonl", '{"run":1,"metric":1,"status":"keep"}'
     file.write_text("\n".join([run, json.dumps({"status": "x" * 9_000_000}), run, "no", run]))
