@@ -239,7 +239,8 @@ def _karpathy(folder: Path) -> Layout | None:
     budget, notes = None, tuple[str, ...]()
     if found := _TIME_BUDGET.search(_text(folder / "prepare.py")):
         budget = math.prod(float(factor.replace("_", "")) for factor in found[1].split("*"))
-        notes = (f"train.py takes its time from TIME_BUDGET of prepare.py: change it there and in {FILE_NAME}",)
+        whatever = f"whatever budget {FILE_NAME} names: change both together"
+        notes = (f"train.py ends by TIME_BUDGET of prepare.py, {whatever}",)
     data, env = [CACHE], dict[str, str]()
     if "get_kernel" in train:  # Flash Attention, as Hugging Face keeps it: a job, which has no network, finds it there
         data, env = [CACHE, KERNELS], {"HF_HUB_OFFLINE": "1"}
@@ -265,6 +266,8 @@ def _karpathy(folder: Path) -> Layout | None:
 
 
 # ---------------------------------------------------------------------- pi-autoresearch
+_PI_BUDGET = "10m"
+"""Its tool ends a run after so long unless it is told otherwise."""
 _PI_PARTS = ("measure.sh", "prompt.md", "log.jsonl", "checks.sh", "ideas.md", "config.json")
 _PI_NOW = tuple(f".auto/{part}" for part in _PI_PARTS)
 _PI_BEFORE = tuple(f"autoresearch.{part}" for part in ("sh", "md", "jsonl", *_PI_PARTS[3:]))
@@ -291,7 +294,7 @@ def _pi(folder: Path) -> Layout | None:
         run_command=f"bash {measure}",
         metric=metric,
         direction=direction if config else "",  # to pi-autoresearch it is minimize unless it is told otherwise
-        budget=inner.budget or "10m",
+        budget=inner.budget or _PI_BUDGET,
         protected=(*protected, *inner.protected),
         data=inner.data,
         env=inner.env,
@@ -300,6 +303,9 @@ def _pi(folder: Path) -> Layout | None:
         system=f"{_words(sections, _SECTIONS, _text(folder / ideas))}\n\n{inner.system}"[:_SYSTEM_CHARACTERS].strip(),
     )
     notes = (*_pi_notes(folder, measure, prompt, config_file), *(karpathy.notes if karpathy else ()))
+    if inner.budget is None:
+        told = f"the time that pi-autoresearch allows a run, {_PI_BUDGET}, is the budget where --budget names none"
+        notes = (*notes, f"{told}: correct it in {FILE_NAME}")
     return Layout(PI, draft, folder / log if _has_lines(folder / log, 1) else None, notes=notes)
 
 

@@ -103,8 +103,10 @@ def check_files(task: Task, root: Path, file: Path | None = None) -> None:
     """Check that the files of a task are what they have to be; ConfigError tells all, with the lines of ``file``."""
     if not root.is_dir():
         line = line_in(file, ("workspace", "source_dir"))
-        what = f"the folder {str(root)!r} is not there"
-        raise ConfigError(what, line=line, key="workspace.source_dir", hint="create it")
+        what, hint = f"the folder {str(root)!r} is not there", "create it"
+        if root.exists():
+            what, hint = f"{str(root)!r} is a file, not a folder", "name the folder that the file lies in"
+        raise ConfigError(what, line=line, key="workspace.source_dir", hint=hint)
     private = task.evaluation.private if task.evaluation else ()
     problems = list(find_overlaps(task.editable, task.protected, private, task.data))
     looks = [("workspace.target_file", _editable_problem, task.editable)]

@@ -297,11 +297,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
+def _lower(text: str) -> str:
+    """In lower case, as long as before: only ASCII letters change (the capital İ would become two characters)."""
+    as_it_is = "surrogatepass"
+    return text.lower() if text.isascii() else text.encode(errors=as_it_is).lower().decode(errors=as_it_is)
+
+
 def find_secrets(text: str, *, context: bool = True) -> Iterator[tuple[int, int, str]]:
     """(begin, end, kind) of what looks like a secret, in no order. context: also what only words before it tell."""
-    lower = text.lower() if context else ""
-    if len(lower) != len(text):  # the capital İ becomes two characters
-        lower = "".join(c.lower() if c.isascii() else c for c in text) if context else ""
+    lower = _lower(text) if context else ""
     for form in FORMATS:
         if not any(anchor in (lower if form.before else text) for anchor in form.anchors):
             continue
@@ -380,8 +384,8 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         # A value that is part of a mark ("redacted") would be found in every mark again.
-        marks = {mark(kind) for kind in (KNOWN, *(form.kind for form in FORMATS), "private-key")}
-        forms = secret_forms(value for value in values if is_secret(value))
+        marks = {mark(kind).lower() for kind in (KNOWN, *(form.kind for form in FORMATS), "private-key")}
+        forms = dict.fromkeys(map(_lower, secret_forms(value for value in values if is_secret(value))))
         self._forms = tuple(form for form in forms if not any(form in mark or mark in form for mark in marks))
 
     def with_values(self, values: Iterable[str]) -> Redactor:
@@ -443,12 +447,14 @@ class Redactor:
         return _merged([(_with_escape(text, begin), end, kind) for begin, end, kind in found])
 
     def _known(self, text: str) -> list[Span]:
+        """Case is ignored (of ASCII letters): programs print keys and passwords in capitals, too."""
         found: list[Span] = []
+        lower = _lower(text) if self._forms else ""
         for form in self._forms:
-            begin = text.find(form)
+            begin = lower.find(form)
             while begin >= 0:
                 found.append((begin, begin + len(form), KNOWN))
-                begin = text.find(form, begin + len(form))
+                begin = lower.find(form, begin + len(form))
         return found
 
     def _across_returns(self, text: str) -> list[Span]:

@@ -214,14 +214,15 @@ class ImportedLog:
         if self.warned <= _MOST_WARNINGS:
             self.warnings.append(f"{self.path}:{number}: {what}")
 
-    def add(self, status: Status, metric: Any, *, at: datetime | None, **fields: Any) -> None:
-        """at: None where the log does not say: it is that of the experiment beside it, or else the file's own time."""
+    def add(self, number: int, status: Status, metric: Any, *, at: datetime | None, **fields: Any) -> None:
+        """number: of its line. at: None where the log does not say: its neighbour's, or else the file's own time."""
         value, metrics = real(metric), fields["metrics"]
         # Both formats of text write 0 where there is no value: a keep means it, and who names it among the metrics.
         if value == 0 and not self.typed and status is not Status.KEEP and metrics.get(self.metric) != 0:
             value = None
         if value is None and status is Status.KEEP:  # of no use, and an export of it would say 0, which a keep means
             status, fields["label"] = Status.CRASH, None
+            self.warn(number, f"a keep whose {clean(self.metric, 40)} is no finite number, taken for a crash")
         if at is not None and not self.dated:
             self.experiments = [replace(one, at=at) for one in self.experiments]
         self.dated = self.dated or at is not None
@@ -313,6 +314,8 @@ def read_log(path: Path, metric: str = "", direction: str = "") -> ImportedLog:
             first = next(lines, (0, ""))
             if _is_table(first[1]):
                 _read_tsv(log, first[1], lines, metric, direction)
+            elif first[1] and path.suffix.lower() == ".tsv" and not first[1].startswith("{"):
+                log.warn(first[0], "no header of a table: it names no column status")
             elif metric or direction:
                 raise _says_itself(path)
             elif first[1]:
@@ -421,6 +424,7 @@ def _take_run(log: ImportedLog, entry: Mapping[str, Any], number: int) -> None:
     asi, metrics = entry.get("asi"), entry.get("metrics")
     pairs = {str(k): real(v) for k, v in metrics.items()} if isinstance(metrics, dict) else {}
     log.add(
+        number,
         status,
         entry.get("metric"),
         commit=str(entry.get("commit") or ""),
@@ -485,6 +489,7 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
         texts = {kind: row[at].strip() if at >= 0 else "" for kind, at in place.items()}
         asi |= {"hypothesis": texts["hypothesis"]} if texts["hypothesis"] else {}
         log.add(
+            number,
             status,
             _figure(row[wanted]),
             commit="" if texts["commit"] == "baseline" else texts["commit"],
@@ -522,13 +527,28 @@ def _metric_column(
 
 
 def _guess_direction(log: ImportedLog) -> None:
-    kept = [e.metric for e in log.experiments if e.status is Status.KEEP and e.metric is not None]
-    # The columns do not say which way is better. What was kept does: each was better, or believed to be.
-    steps = [b - a for a, b in itertools.pairwise(kept)]
-    if sum(step > 0 for step in steps) > sum(step < 0 for step in steps):
+    """The columns do not say which way is better. What was kept does: each was better, or believed to be.
+
+    Where that tells nothing, what was discarded for its value does: most of it was worse than what was kept before it.
+    """
+    gains, losses, kept = list[float](), list[float](), None
+    for e in log.experiments:
+        if e.metric is not None and kept is not None:
+            if e.status is Status.KEEP:
+                gains.append(e.metric - kept)
+            elif e.status is Status.DISCARD and e.label in (None, Label.NO_GAIN):
+                losses.append(e.metric - kept)
+        kept = e.metric if e.status is Status.KEEP else kept
+    higher, lower = sum(step > 0 for step in gains), sum(step < 0 for step in gains)
+    if higher != lower:
+        words = f"what was kept mostly has a higher {log.metric}: taken for better"
+    else:
+        higher, lower = sum(step < 0 for step in losses), sum(step > 0 for step in losses)
+        words = f"what was discarded mostly has a lower {log.metric}: higher is taken for better"
+    if higher > lower:
         log.direction = "maximize"
-        _told_direction(log, f"what was kept mostly has a higher {log.metric}: taken for better", "minimize")
-    elif not any(steps):
+        _told_direction(log, words, "minimize")
+    elif higher == lower:
         _told_direction(log, f"nothing tells whether a higher {log.metric} is better: taken for worse", "maximize")
 
 

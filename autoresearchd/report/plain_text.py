@@ -57,6 +57,24 @@ def program_words(test: Mapping[str, Any]) -> str:
     return f"#{test['against']} without {tip if kind == ABLATION else 'what was dropped'}" if kind else tip
 
 
+def names_of_runs(record: Mapping[str, Any], programs: Mapping[int, tuple[int, int | None, int]]) -> dict[int, str]:
+    """Whose each run of an experiment is: of a confirmation, either program's may lie with it. programs: as stored."""
+    kinds, found = {one["number"]: ablates(one["why"]) for one in record["confirmations"]}, {}
+    for index, (seed, program, attempt) in programs.items():
+        whose = f"#{record['experiment'] if program is None else program}"
+        if attempt < 0:
+            kind = kinds.get(-1 - attempt, "")
+            if kind and program is None:
+                whose = f"the program without {'it' if kind == ABLATION else 'what was dropped'}"
+            whose = f"{'ablation' if kind else 'confirmation'} {-1 - attempt}, {whose}"
+        elif attempt or program is not None:
+            whose += f", repair {attempt}" if attempt else " beside it"
+        else:
+            whose = ""
+        found[index] = f"{whose}, seed {seed}".removeprefix(", ")
+    return found
+
+
 def outcome_words(test: Mapping[str, Any]) -> str:
     """How a test ended, as ``show --json`` has it: what only compared programs has confirmed nothing."""
     outcome = str(test.get("outcome") or "under way")

@@ -13,13 +13,12 @@ from markupsafe import Markup
 
 from autoresearchd.app.place import Place
 from autoresearchd.app.project import NoSession
-from autoresearchd.domain.confirmation import ABLATION, ablates
 from autoresearchd.domain.errors import UsageError
 from autoresearchd.domain.labels import LIVING, NEVER_RUN, Label, Status
 from autoresearchd.domain.redaction import Redactor
 from autoresearchd.loop.measuring.run_files import read_end
 from autoresearchd.report import charts, story
-from autoresearchd.report.plain_text import clean, gained, real
+from autoresearchd.report.plain_text import clean, gained, names_of_runs, real
 from autoresearchd.report.plot import Chart, chart_of
 from autoresearchd.report.session_report import SessionReport
 from autoresearchd.store.page_reader import OPEN, SORTS, PageReader, Wanted
@@ -168,12 +167,13 @@ class Views:
             }
             for test in record["confirmations"]
         ]
+        whose = names_of_runs(record, seen.reader.programs(tag, number))
         return {
             **self._frame(tag, seen, "experiment"),
             "x": record, "around": seen.reader.around(tag, number), "tests": tests,
             "diff": rendering.diff_lines(record["diff"]) if record["diff"].strip() else [],
             "answers": [_answer(answer) for answer in record["answers"]],
-            "logs": log_tails(seen.place.root, tag, number, hide, _names_of_runs(seen, record)),
+            "logs": log_tails(seen.place.root, tag, number, hide, whose),
             "back": next(iter((record["re_added"] or {}).get("removed", ())), None),
             "running": record["phase"] == "running" and seen.status["session"]["state"] in LIVING,
         }  # fmt: skip
@@ -364,24 +364,6 @@ def _shortened(content: Any) -> str:
 def _path_words(test: Record) -> str:
     told = ", ".join(f"{value:+.4g}" for value in test["path"][-40:])
     return f"Mean gain after each pair of runs: {told}" if told else "No pair of runs has ended yet"
-
-
-def _names_of_runs(seen: Seen, record: Record) -> dict[int, str]:
-    """Whose each run is: of a confirmation, either program's may lie with the experiment."""
-    kinds, found = {one["number"]: ablates(one["why"]) for one in record["confirmations"]}, {}
-    for index, (seed, program, attempt) in seen.reader.programs(seen.tag, record["experiment"]).items():
-        whose = f"#{record['experiment'] if program is None else program}"
-        if attempt < 0:
-            kind = kinds.get(-1 - attempt, "")
-            if kind and program is None:
-                whose = f"the program without {'it' if kind == ABLATION else 'what was dropped'}"
-            whose = f"{'ablation' if kind else 'confirmation'} {-1 - attempt}, {whose}"
-        elif attempt or program is not None:
-            whose += f", repair {attempt}" if attempt else " beside it"
-        else:
-            whose = ""
-        found[index] = f"{whose}, seed {seed}".removeprefix(", ")
-    return found
 
 
 def log_tails(root: Path, tag: str, number: int, hide: Redactor, names: Mapping[int, str]) -> list[Context]:

@@ -76,6 +76,8 @@ def test_a_log_without_a_run_yet_keeps_nobody_from_the_baseline(
     preflight.init_repository(tmp_path)
     assert run(["task", "init", "mine", str(tmp_path), "--no-measure"]) == 0
     assert "its experiments were not imported" in (said := capsys.readouterr().err) and "next: " in said
+    assert "autoresearchd import" not in said, "there is nothing to import"
+    assert "the time that pi-autoresearch allows a run, 10m, is the budget" in said
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -89,7 +91,7 @@ def test_what_somebody_writes_into_the_task_while_its_baseline_is_measured_stays
 
     def check_held(*_: object, **__: object) -> Held:
         path.write_text(path.read_text() + "# mine\n" * edited)
-        return Held("loss", "cpu", 1.0, "none", "stdout", (0.1, 0.1), 0.0, None, 1.0, 0.0, 1.0, (), (), 0, 0, ())
+        return Held("loss", "cpu", 1.0, "none", "stdout", (0.1, 0.1), 0.0, None, 0.2, 0.0, 1.0, (), (), 0, 0, ())
 
     monkeypatch.setattr(init_task, "check_held", check_held)
     given = ("--file", "train.py", "--command", "python train.py", "--metric", "loss", "--measure")
@@ -97,5 +99,5 @@ def test_what_somebody_writes_into_the_task_while_its_baseline_is_measured_stays
     text, said = path.read_text(), capsys.readouterr().err
     assert ("# mine" in text, "baseline: 0.1" in text) == (edited, not edited)
     assert (f"{path} was changed meanwhile and stays as it is" in said) == edited
-    assert "baseline: loss 0.1" in said, "it was measured all the same"
+    assert "baseline: loss 0.1 ± 0 over 2 runs of less than a second\n" in said, "it was measured all the same"
     assert not [*tmp_path.glob("*.part")]

@@ -127,6 +127,29 @@ def test_of_a_failed_set_up_the_end_of_its_log_is_told(folder: Path) -> None:
     assert "setup.log" not in answer.stderr
 
 
+SECRET = "correct-horse-battery-staple"
+
+
+@pytest.mark.parametrize("fails", ["run", "metric", "set-up", "edit"])
+def test_what_a_job_was_given_in_secret_is_not_told_however_the_check_ends(folder: Path, fails: str) -> None:
+    asks = "import os\nprint('key', os.environ['WEIGHTS_PASSWORD'], flush=True)\n"
+    raises = f"{asks}raise ValueError(os.environ['WEIGHTS_PASSWORD'])\n"
+    set_up = ", setup_commands: ['env; false']" if fails == "set-up" else ""
+    task = TASK.replace("budget: 20", f"env: {{WEIGHTS_PASSWORD: {SECRET}}}{set_up}, budget: 20")
+    if fails == "metric":
+        task = "".join(line for line in task.splitlines(True) if "evaluation:" not in line)
+    files = {"train.py": {"run": raises, "metric": asks}.get(fails, PROGRAM), "task.yaml": task}
+    if fails == "edit":
+        files["check.yaml"] = CHECK.replace('"SCALE = 1.5"', json.dumps(raises))
+    write_files(folder, files)
+    commit_all(folder)
+    for more in ((), ("--json",)):
+        answer = command(folder, *more)
+        told = answer.stdout + answer.stderr
+        assert answer.returncode and "«redacted:environment»" in told
+        assert SECRET[:10] not in told
+
+
 def test_a_baseline_that_moved_and_an_edit_that_is_refused_are_told(folder: Path) -> None:
     broken = CHECK.replace("value: 2.0", "value: 7.0").replace('"SCALE = 1.5"', '"SCALE = "')
     (folder / "check.yaml").write_text(broken)

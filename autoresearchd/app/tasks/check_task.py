@@ -21,17 +21,19 @@ from statistics import fmean, median
 from types import FrameType
 from typing import NamedTuple
 
+from autoresearchd.app.known_secrets import session_redactor
 from autoresearchd.app.project import Project
 from autoresearchd.app.tasks.job_programs import require_bits
 from autoresearchd.app.tasks.task_folder import TASK_FILE, empty_submodules, is_bundled, read_task, with_large_files
 from autoresearchd.config import Overrides, check_files
 from autoresearchd.config.load_task import CHECK_FILE, load_check
 from autoresearchd.config.task_schema import Cheat, CheckFile, Edit, Figures
-from autoresearchd.domain.errors import BaselineError, PolicyError
+from autoresearchd.domain.errors import AutoresearchdError, BaselineError, PolicyError
 from autoresearchd.domain.experiment import Measurement, RunResult
 from autoresearchd.domain.labels import Label
 from autoresearchd.domain.ports import RunRequest
-from autoresearchd.domain.quantities import some_of
+from autoresearchd.domain.quantities import counted, format_duration, some_of
+from autoresearchd.domain.redaction import Redactor
 from autoresearchd.domain.task import Task
 from autoresearchd.evaluator.keep.decide import hint_of, require_bounded
 from autoresearchd.evaluator.keep.noise import estimate_sigma
@@ -44,7 +46,7 @@ from autoresearchd.executor.local import LocalExecutor
 from autoresearchd.executor.visible_files import find_data
 from autoresearchd.loop.daemon import stopping
 from autoresearchd.loop.measuring.advice import hint_job
-from autoresearchd.loop.measuring.run_files import ProtectedFiles, read_logs, read_sources
+from autoresearchd.loop.measuring.run_files import ProtectedFiles, clean_logs, read_logs, read_sources
 from autoresearchd.loop.run import RunningProgram, launch
 from autoresearchd.sandbox.tiers import AUTO
 from autoresearchd.workspace import preflight
@@ -115,6 +117,12 @@ class Held:
     faults: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def over(self) -> str:
+        """How often the unedited program was run, and how long a run took."""
+        took = format_duration(self.run_s) if self.run_s >= 1 else "less than a second"
+        return f"over {counted(len(self.values), 'run')} of {took}"
+
 
 def check_held(
     folder: Path,
@@ -137,7 +145,7 @@ def check_held(
         for variant in (*wanted.edits, *wanted.cheats):  # before anything is run
             bench.edited(variant, {})
         at_once = at_once or (1 if bench.task.profile == "cuda" else min(_AT_ONCE, len(os.sched_getaffinity(0))))
-        ended = [bench.accepted(_end(bench.begin(SEED + i))) for i in range(extent.runs or RUNS)]  # nothing beside
+        ended = [bench.accepted(bench.end(bench.begin(SEED + i))) for i in range(extent.runs or RUNS)]  # nothing beside
         honest = wanted.edits[: extent.edits]
         trials = _Trials(bench, wanted.budget, documented, ended, at_once)
         tried = trials.all((*honest, *wanted.cheats[: extent.cheats]))
@@ -153,7 +161,7 @@ def check_held(
         faults += [f"the cheat {one.name!r} ended as {one.label}: {one.detail}" for one in cheats if not one.right]
         texts = {**read_sources(bench.task, bench.pristine), **bench.texts(bench.task.editable)}
         took = median(stage.duration_s for stage in stages) if stages else None
-        return Held(
+        held = Held(
             metric=bench.task.metric.name,
             profile=bench.task.profile,
             budget=bench.task.execution.budget.training,
@@ -172,6 +180,7 @@ def check_held(
             faults=tuple(faults),
             notes=(*bench.notes, *about_budget(bench.task, texts, took), *about_seed(bench.task, texts)),
         )
+        return bench.redactor.value(held)
 
 
 # ---------------------------------------------------------------------- trial runs
@@ -181,18 +190,6 @@ class _Ended(NamedTuple):
     measurement: Measurement
     result: RunResult
     log: str
-
-
-def _end(program: RunningProgram) -> _Ended:
-    """Wait for the end of a run, and measure it."""
-    try:
-        result = program.handle.wait()
-        assert result is not None
-        measurement = program.measure(result)
-        stage = EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING
-        return _Ended(measurement, result, read_logs(result).get(stage, ""))
-    finally:
-        _close(program)
 
 
 def _evaluation(ended: _Ended) -> float:
@@ -218,6 +215,7 @@ class _Bench:
     source: Path
     top: Path
     notes: tuple[str, ...]
+    redactor: Redactor
     trials: list[RunningProgram] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -255,6 +253,18 @@ class _Bench:
         self.trials.append(launch(self.executor, self._protected, request))
         return self.trials[-1]
 
+    def end(self, program: RunningProgram) -> _Ended:
+        """Wait for the end of a run, and measure it; its logs lose what is secret before anything is told of them."""
+        try:
+            result = program.handle.wait()
+            assert result is not None
+            clean_logs(program.request.run_dir, self.redactor)
+            measurement = program.measure(result)
+            stage = EVALUATION if measurement.detail.startswith(EVALUATION_FAILED) else TRAINING
+            return _Ended(measurement, result, read_logs(result).get(stage, ""))
+        finally:
+            _close(program)
+
     def accepted(self, ended: _Ended) -> _Ended:
         """A run of the unedited program. Raises BaselineError: it has no metric, or lacks what a constraint bounds."""
         found = ended.measurement
@@ -278,7 +288,8 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
     task = read_task(folder, overrides=Overrides(budget=budget), profile=profile)
     source = (folder / task.source_dir).resolve()
     check_files(task, source, folder / TASK_FILE)
-    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
+    redactor = session_redactor(folder if is_bundled(folder) else Project.at(folder).root, task.execution.env)
+    with _ended_by_signals(), _hidden(redactor), tempfile.TemporaryDirectory(prefix="autoresearchd-check-") as scratch:
         top = Path(scratch)
         notes: tuple[str, ...] = ()
         targets = top / "pristine", top / "clean"
@@ -299,12 +310,22 @@ def _open_bench(folder: Path, budget: float | None, profile: str | None, sandbox
             executor.setup(task, top / "pristine", top / "setup", top / "setup.log", threading.Event())
         except BaselineError as error:  # the log that it names goes with the bench; its end has been told
             raise BaselineError(error.what, hint="correct execution.setup_commands in task.yaml") from error
-        bench = _Bench(task, executor, source, top, notes)
+        bench = _Bench(task, executor, source, top, notes, redactor)
         try:
             yield bench
         finally:
             for trial in bench.trials:  # what is still running would use a folder that goes
                 _close(trial)
+
+
+@contextmanager
+def _hidden(redactor: Redactor) -> Iterator[None]:
+    """What an error quotes of a job or of a set-up command, who may have been given secrets, holds none."""
+    try:
+        yield
+    except AutoresearchdError as error:
+        error.what, error.hint = redactor.text(error.what), redactor.text(error.hint)
+        raise
 
 
 def repository_notes(folder: Path) -> tuple[str, ...]:
@@ -367,7 +388,7 @@ class _Trials:
                 variant = waiting.popleft()
                 running.append((variant, self._begin(variant)))
             elif isinstance(unedited, RunningProgram):
-                unedited = self._reference([self._bench.accepted(_end(unedited))])
+                unedited = self._reference([self._bench.accepted(self._bench.end(unedited))])
             else:
                 tried.append(self._judge(*running.popleft(), unedited))
         return tuple(tried)
@@ -395,7 +416,7 @@ class _Trials:
         if isinstance(running, PolicyError):
             label, detail = running.label, running.what
         else:
-            ended = _end(running)
+            ended = self._bench.end(running)
             label, detail = verdict(running.request.task, ended.measurement, ended.result, unedited)
         right = variant.expect if isinstance(variant, Cheat) else (Label.NONE, Label.NO_GAIN)
         if label is Label.NONE and label not in right:
@@ -409,6 +430,6 @@ class _Trials:
         """
         unedited = self._bench.begin(SEED + 1, None, self._budget)
         cheat = self._bench.begin(SEED + 1, self._bench.edited(variant, self._places), self._budget)
-        value, ended = _end(unedited).measurement.value, _end(cheat)
+        value, ended = self._bench.end(unedited).measurement.value, self._bench.end(cheat)
         reference = before if value is None else replace(before, value=value)
         return verdict(cheat.request.task, ended.measurement, ended.result, reference)

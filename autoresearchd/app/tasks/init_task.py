@@ -18,7 +18,6 @@ from autoresearchd.config import read_task_text
 from autoresearchd.config.draft_task import Draft, Layout, render_task_yaml, write_new
 from autoresearchd.config.python_environments import environment_of, how_to_run
 from autoresearchd.domain.errors import MissingCapability, RepositoryError, UsageError
-from autoresearchd.domain.quantities import format_duration
 from autoresearchd.domain.task import Task
 from autoresearchd.report.log_files import read_log, store_log
 from autoresearchd.workspace import preflight
@@ -105,8 +104,7 @@ def measure_baseline(directory: Path, name: str, layout: Layout | None, draft: D
 
 def baseline_words(held: Held) -> str:
     """What the baseline's runs gave: mean, noise, and how long one took."""
-    runs = f"{len(held.values)} runs of {format_duration(held.run_s)}"
-    return f"{fmean(held.values):.6g} ± {held.sigma or 0.0:.2g} over {runs}"
+    return f"{fmean(held.values):.6g} ± {held.sigma or 0.0:.2g} {held.over}"
 
 
 def bring_history(directory: Path, layout: Layout | None) -> str:
@@ -114,11 +112,15 @@ def bring_history(directory: Path, layout: Layout | None) -> str:
     if layout is None or layout.log is None:
         return ""
     try:
-        project, log = Project.at(directory), read_log(layout.log)
-        with project.open_store() as store:
+        log = read_log(layout.log)
+    except UsageError as error:  # it may have no run yet, and then there is nothing to bring later
+        return f"its experiments were not imported: {error.what}"
+    try:
+        with Project.at(directory).open_store() as store:
             return store_log(store, log)
-    except (RepositoryError, UsageError) as error:  # a log may have no run yet
-        return f"its experiments were not imported ({error.what}): `autoresearchd import` does it later"
+    except UsageError as error:
+        later = f"`autoresearchd import {layout.log.relative_to(directory)}` in that folder does it later"
+        return f"its experiments were not imported ({error.what}): {later}"
 
 
 def next_commands(directory: Path, *, whole: bool = False) -> Iterator[str]:

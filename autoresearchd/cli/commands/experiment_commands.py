@@ -34,7 +34,7 @@ from autoresearchd.domain.labels import Status
 from autoresearchd.domain.outlook import PASSED_BY, UNUSED
 from autoresearchd.domain.quantities import counted, format_duration, some_of
 from autoresearchd.evaluator.measure.log_text import tells
-from autoresearchd.report.plain_text import diff_lines, money, outcome_words, program_words
+from autoresearchd.report.plain_text import diff_lines, money, names_of_runs, outcome_words, program_words
 from autoresearchd.workspace import layout
 
 Record = Mapping[str, Any]
@@ -94,7 +94,8 @@ def show(
         int, typer.Argument(metavar="N", min=0, max=LARGEST, help="Number of the experiment; 0 is the baseline.")
     ],
     diff: Annotated[
-        bool, typer.Option("--diff", help="Also what it changed, as a unified diff; in a pipe the diff alone.")
+        bool,
+        typer.Option("--diff", help="Also what it changed in its parent, as a unified diff; in a pipe the diff alone."),
     ] = False,
     log: Annotated[bool, typer.Option("--log", help="Also what its runs printed; in a pipe that alone.")] = False,
     answers: Annotated[
@@ -130,14 +131,18 @@ def show(
         if len(logs) > _MOST_LOGS:
             hints = [f"{logs[0].parents[1]}/   the logs of its runs, those of confirmations among them"]
         if str(record.get("diff") or "").strip() and not diff:
-            hints.insert(0, f"autoresearchd show {experiment}{named} --diff   shows what it changed")
+            hints.insert(0, f"autoresearchd show {experiment}{named} --diff   shows what it changed in its parent")
         print("\n".join([*_experiment_lines(record, paint, named), "", *(paint(f"  {hint}", "dim") for hint in hints)]))
     if diff:
         _print_diff(record, paint)
     if log:
+        from autoresearchd.store.page_reader import PageReader
+
         redactor = place.redactor(tag)
+        whose = names_of_runs(record, PageReader(place.project.journal).programs(tag, experiment)) if logs else {}
         for path in logs:
-            print(paint(f"==> {path} <==", "bold"))
+            name = whose.get(int(path.parent.name), f"run {path.parent.name}")
+            print(paint(f"==> {name}: {path} <==", "bold"))
             print_log(path, redactor)
         if not logs:
             say("there is no log of this experiment (any more)")
@@ -388,6 +393,8 @@ def _print_diff(record: Record, paint: Paint) -> None:
     """The diff in its usual colours, without what would steer the terminal; or why there is none."""
     piped, colours = not terminal_text.is_terminal(sys.stdout), {"add": "green", "del": "red", "hunk": "cyan"}
     lines = list(diff_lines(str(record.get("diff") or ""), exact=piped))
+    if lines and not piped:
+        print(paint(f"==> what it changed in its parent, {clean(record.get('parent') or '')[:12]} <==", "bold"))
     for line, kind in lines:
         print(paint(line, "bold" if kind == "file" else colours.get(kind, "")))
     if not lines:

@@ -172,7 +172,7 @@ def import_log(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .jsonl log, a results.tsv, or a .parquet file.")],
     metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="Of a table: the column to compare by.")] = "",
     direction: Annotated[
-        Direction | None, typer.Option("--direction", help="Of a table: which way is better (else told by its keeps).")
+        Direction | None, typer.Option("--direction", help="Of a table: which way is better (else told by its rows).")
     ] = None,
 ) -> None:
     """Read a log of experiments back.
@@ -181,7 +181,8 @@ def import_log(
     columns is read by its header.
     """
     if not file.is_file():
-        raise UsageError(f"there is no file {file}", hint="name a .jsonl, .tsv or .parquet file")
+        what = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
+        raise UsageError(what, hint="name a .jsonl, .tsv or .parquet file")
     project, log = Project.at(here()), read_log(file, metric, direction or "")
     with project.open_store() as store:
         say(store_log(store, log))

@@ -184,8 +184,7 @@ def _run_task(
     say(f"running the baseline of {task.name}{parts}")
     profile = profile or (PROFILE if wanted is not None else None)
     held = check_held(folder, extent=extent, profile=profile, sandbox=sandbox)
-    over = f"over {counted(len(held.values), 'run')} of {format_duration(held.run_s)}"
-    told = f"{held.metric} {_figures(held)} {over} ({held.tier}, {held.source})"
+    told = f"{held.metric} {_figures(held)} {held.over} ({held.tier}, {held.source})"
     if wanted is not None:
         _, documented, _, share, edits, cheats, seconds = _cells(held)
         edits, cheats = (cell.replace("/", " of ", 1) for cell in (edits, cheats))

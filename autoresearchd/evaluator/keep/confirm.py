@@ -157,7 +157,7 @@ def next_step(
     if verdict is None and len(pairs) >= rule.limit:
         # Kept as if there were no noise, where there is: that was no reason.
         outcome = Outcome.FELL if belief is not None and belief.exact else Outcome.UNDECIDED
-        verdict = _verdict(outcome, pairs, found, "the runs do not tell whether it is an improvement")
+        verdict = _verdict(outcome, pairs, found, "not sure enough either way, and no more runs are made")
     return verdict or ask
 
 

@@ -247,6 +247,7 @@ def test_an_imported_log_can_be_looked_at_and_leaves_as_it_came(repository: Path
     log = repository / "results.tsv"
     log.write_text(command("export", "--format", "tsv").out)
     assert "5 experiments" in command("import", str(log)).err
+    assert f"{log.parent} is a folder" in command("import", str(log.parent)).err
     shown = command("status", "--session", "imported-results")
     assert "0.997900  nothing better is confirmed yet" in shown.out and "resume" not in shown.out
     kept = [line for line in log.read_text().splitlines() if "\tkeep\t" in line]

@@ -79,6 +79,21 @@ def test_a_keep_shows_the_way_of_its_test(repository: Path, command: Command) ->
     assert "confirmation" not in command("show", "2").out, "a discard has no part in it"
 
 
+def test_each_log_says_whose_it_is_and_a_reader_what_the_diff_is_against(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_confirmation(repository, Outcome.CONFIRMED)
+    for index in range(3):
+        folder = layout.run_dir(repository, "mar8", 1, index)
+        folder.mkdir(parents=True)
+        (folder / "training.log").write_text("loss: 3.1\n")
+    heads = [line for line in command("show", "1", "--log").out.splitlines() if line.startswith("==>")]
+    whose = ("seed 100", "confirmation 0, #1, seed 7", "confirmation 0, #0, seed 7")
+    assert [head.split(": ")[0] for head in heads] == [f"==> {words}" for words in whose]
+    monkeypatch.setattr("autoresearchd.cli.terminal_text.is_terminal", lambda _: True)
+    assert f"==> what it changed in its parent, {SHA[:12]} <==" in command("show", "1", "--diff").out
+
+
 @pytest.mark.parametrize(("outcome", "words"), [(Outcome.FELL, "no, it fell back"), (None, "not yet: that it is")])
 def test_a_keep_that_is_not_confirmed_says_so(
     repository: Path, command: Command, outcome: Outcome | None, words: str

@@ -153,7 +153,7 @@ def test_a_karpathy_project_gives_its_time_and_its_results(tmp_path: Path) -> No
     assert (draft.target_file, draft.protected) == (("train.py",), ("prepare.py", "program.md"))
     assert (draft.metric, draft.direction, draft.budget) == ("val_bpb", "minimize", 120.0)
     assert draft.run_command == "python train.py"
-    assert "TIME_BUDGET" in found.notes[0]
+    assert "ends by TIME_BUDGET of prepare.py, whatever budget task.yaml names" in found.notes[0]
     assert draft.system == (
         "Mind the rules.\n\nExperimentation:\n**What you CANNOT do:**\n- Install new packages.\n\n"
         "```\n# no heading\n```\n\n**VRAM** is a soft constraint."
@@ -255,6 +255,7 @@ Wider is worse.
     assert found.draft.target_file == ("train.py", "a.py", "b.py", "c.py", "d.py")
     assert found.draft.protected == ("autoresearch.sh", "prepare.py", "program.md")
     assert found.draft.budget == 300 and "TIME_BUDGET" in found.notes[-1]
+    assert not any("10m" in note for note in found.notes)
     for words in ("Lowest val_bpb.", "Wider is worse.", "Install new packages."):
         assert words in found.draft.system
 

@@ -43,6 +43,7 @@ def test_files_that_are_what_they_should_be_pass(folder: Path) -> None:
     made = replace(TASK.execution, setup_commands=("python prepare.py",))
     check_files(replace(TASK, data=("data/nope.bin",), execution=made), folder)
     assert "workspace.source_dir" in problem(TASK, folder / "none")
+    assert "train.py' is a file, not a folder\n  → name the folder" in problem(TASK, folder / "train.py")
     file = folder / "task.yaml"
     file.write_text("name: t\nworkspace: {source_dir: none}\n")
     with pytest.raises(ConfigError, match=r"task.yaml:2: workspace.source_dir"):

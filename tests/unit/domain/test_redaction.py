@@ -63,10 +63,12 @@ def test_a_secret_is_hidden_by_what_stands_beside_it(kind: str) -> None:
         urllib.parse.quote(VALUE, safe=""), urllib.parse.quote(VALUE), urllib.parse.quote_plus(VALUE),
         VALUE.encode().hex(), base64.b64encode(VALUE.encode()).decode().rstrip("=")[:-1],
         base64.urlsafe_b64encode(VALUE.encode()).decode().rstrip("=")[:-1],
+        "CORRECT-HORSE-BATTERY", "Correct-Horse-Battery", urllib.parse.quote(VALUE).lower(),
     ],
 )  # fmt: skip
 def test_a_known_value_is_hidden_in_every_form_that_it_takes(form: str) -> None:
     assert KNOWING.text(f"a {form} b").startswith("a «redacted:environment»")
+    assert KNOWING.text(f"İ\udcff {form} b").startswith("İ\udcff «redacted:environment»")
 
 
 @settings(deadline=None)

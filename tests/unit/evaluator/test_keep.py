@@ -412,7 +412,7 @@ class TestConfirmation:
     def test_it_ends_undecided_where_its_pairs_do_not_tell(self) -> None:
         found = [confirm(normal(0.9), normal(0.0), believed(s), s) for s in range(20)]
         undecided = [(v, r) for v, r in found if v.outcome is Outcome.UNDECIDED]
-        assert undecided and all(len(r) == 2 * RULE.limit and "do not tell" in v.reason for v, r in undecided)
+        assert undecided and all(len(r) == 2 * RULE.limit and "not sure enough" in v.reason for v, r in undecided)
 
     def test_an_interrupted_run_is_asked_for_again_whenever_that_was(self) -> None:
         """Whatever run a kill -9 cuts off, the confirmation goes on as without."""

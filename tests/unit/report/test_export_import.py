@@ -227,6 +227,12 @@ def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path
         assert store_log(store, log).endswith("… and 491 lines more")
 
 
+def test_a_table_without_its_header_is_not_called_json(tmp_path: Path) -> None:
+    (file := tmp_path / "c.tsv").write_text("a\tb\n1\t2\n")
+    with pytest.raises(UsageError, match=r"c\.tsv:1: no header of a table: it names no column status"):
+        read_log(file, metric="b")
+
+
 def test_a_line_that_is_too_long_is_called_so_and_counts_as_one(tmp_path: Path) -> None:
     file, run = tmp_path / "log.jsonl", '{"run":1,"metric":1,"status":"keep"}'
     file.write_text("\n".join([run, json.dumps({"status": "x" * 9_000_000}), run, "no", run]))
@@ -278,6 +284,26 @@ def test_a_table_of_ours_is_read_whatever_its_metric_is_called_and_says_what_it_
     read = read_log(file)
     assert (read.metric, read.experiments[0].metric) == (metric, 3.5)
     assert "--direction maximize says otherwise" in read.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "direction", "told"),
+    [
+        ([("keep", 1000.0), ("discard", 800.0)], "maximize", "discarded mostly has a lower"),
+        ([("keep", 1.0), ("discard", 1.2), ("discard", 0.9), ("discard", 1.1)], "minimize", ""),
+        ([("keep", 5.0), ("discard", 4.0), ("keep", 4.5)], "minimize", ""),
+        ([("discard", 4.0), ("keep", 5.0)], "minimize", "nothing tells"),
+    ],
+)
+def test_where_no_keep_tells_which_way_is_better_the_discards_do(
+    tmp_path: Path, rows: list[tuple[str, float]], direction: str, told: str
+) -> None:
+    file = tmp_path / "results.tsv"
+    lines = tsv_lines(HEAD, [record(number, *row) for number, row in enumerate(rows)])
+    file.write_text("\n".join(lines) + "\n")
+    read = read_log(file)
+    assert read.direction == direction
+    assert told in "".join(read.warnings) and len(read.warnings) == bool(told)
 
 
 texts = st.text(max_size=30)
@@ -334,9 +360,13 @@ def test_an_unknown_status_is_never_taken_for_a_keep(tmp_path: Path) -> None:
 def test_a_keep_without_a_value_is_a_crash(tmp_path: Path) -> None:
     file = tmp_path / "results.tsv"
     row = "abc\t{}\t1\tkeep\tidea\n"
-    file.write_text("commit\tval_bpb\tmemory_gb\tstatus\tdescription\n" + row.format(1.0) + row.format("nan"))
-    found = [(e.status.value, e.metric) for e in read_log(file).experiments]
-    assert found == [("keep", 1.0), ("crash", None)]  # a keep would be exported with 0, which looks best
+    cells = (1.0, "nan", "inf", "banana")
+    file.write_text("commit\tval_bpb\tmemory_gb\tstatus\tdescription\n" + "".join(map(row.format, cells)))
+    log = read_log(file)
+    found = [(e.status.value, e.metric) for e in log.experiments]
+    assert found == [("keep", 1.0), *[("crash", None)] * 3]  # a keep would be exported with 0, which looks best
+    told = [f"{file}:{n}: a keep whose val_bpb is no finite number, taken for a crash" for n in (3, 4, 5)]
+    assert log.warnings[:-1] == told
 
 
 def test_karpathys_table_is_read(tmp_path: Path) -> None:
