@@ -77,6 +77,8 @@ def test_data_is_what_its_links_lead_to(tmp_path: Path) -> None:
     plain = Trees().read(top, "data", follow=True)
     assert plain.names == ("data/a", "data/inner/b", "data/link")
     assert Trees().read(tmp_path / "linked", "data", follow=True) == plain
+    some = Trees().read(tmp_path / "linked", "data", follow=True, without=[top / "inner"])
+    assert some.names == ("data/a",), "the answers, too, that a link leads to"
     (top / "gone").symlink_to("nowhere")
     assert Trees().read(top, "data", follow=True) == plain, "what leads nowhere here is no fault of a run there"
     (top / "round").symlink_to(".")
