@@ -61,7 +61,13 @@ code = os.path.join(top, "code", told["code"])
 fault = ""
 try:
     for folder in (top, os.path.join(top, "code")):  # what lies in them is run
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        mask = os.umask(0o077)
+        os.makedirs(folder, exist_ok=True)
+        os.umask(mask)
+        for around in map(os.path.dirname, (folder, os.path.realpath(folder))):
+            facts = os.stat(around)  # who may rename in it can put another folder in the place of ours at any time
+            if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o022 and not facts.st_mode & 0o1000:
+                raise PermissionError(around + " is another user's, or others may write to it: try chmod go-w")
         link, facts = os.lstat(folder), os.stat(folder)
         if {link.st_uid, facts.st_uid} != {os.geteuid()} or facts.st_mode & 0o002:
             raise PermissionError(folder + " is another user's, or others may write to it: chmod 700 or remove it")
