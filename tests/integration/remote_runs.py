@@ -9,7 +9,7 @@ from pathlib import Path
 from autoresearchd.domain.errors import EnvironmentFailure
 from autoresearchd.domain.experiment import RunResult
 from autoresearchd.domain.ports import Executor, RunRequest
-from autoresearchd.domain.task import Task
+from autoresearchd.domain.task import Evaluation, Task
 from autoresearchd.executor.remote.executor import RemoteExecutor, RemoteRun
 from autoresearchd.executor.remote.hosts import setup_key
 from autoresearchd.executor.remote.trees import Trees
@@ -86,6 +86,35 @@ class RemoteContract(JobContract):
         assert (output / "e").read_text() == "x\n"
         assert (output / "f" / "large").read_bytes() == bytes(9_000_000)
         assert os.access(output / "d", os.X_OK)
+
+    def test_what_is_private_in_data_or_behind_its_links_is_the_evaluations_alone(
+        self, executor: RemoteExecutor, tmp_path: Path
+    ) -> None:
+        """Else links arrive as copies of the answers that no sandbox hides, or such a task runs on no host."""
+        task = make_task(
+            "cat data/* data/*/* linked/* answers/*; true",
+            data=("data", "data/train", "linked"),
+            evaluation=Evaluation("cat data/train data/val answers/a", private=("data/val", "answers")),
+        )
+        request = make_request(tmp_path, task)
+        for top in (request.source, request.pristine, request.workspace):  # the answers are committed, the rest is not
+            (top / "answers").mkdir()
+            (top / "answers/a").write_text("text of answers/a\n")
+        (request.source / "data").mkdir()
+        for name in ("data/train", "data/val"):
+            (request.source / name).write_text(f"text of {name}\n")
+        links = {"data/a": "../answers/a", "data/more": "../answers", "data/b": "val", "linked": "data"}
+        for name, to in links.items():
+            (request.source / name).symlink_to(to)
+        for _ in range(2):
+            result = ended(executor, request)
+            assert [stage.outcome for stage in result.stages] == ["ok", "ok"], result
+            log = (request.run_dir / "training.log").read_text()
+            assert log.count("text of data/train\n") == 2 and log.count("text of") == 2, log
+            answers = "text of data/train\ntext of data/val\ntext of answers/a\n"
+            assert (request.run_dir / "evaluation.log").read_text() == answers
+        for sent in (top_of(executor) / "data").iterdir():
+            assert Trees().read(sent).hash == sent.name
 
     def test_of_a_run_that_failed_the_log_comes_and_no_output(self, executor: RemoteExecutor, tmp_path: Path) -> None:
         """Else a crash costs the transfer of a checkpoint that nobody looks at, and a stop waits for it."""

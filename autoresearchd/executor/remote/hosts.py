@@ -246,8 +246,11 @@ class Host(Cooling):
 
     async def _data(self, link: Link, request: RunRequest, key: str) -> dict[str, str]:
         """Where on the host the data is that it has not made itself; what is missing there is sent."""
-        evaluation, found = request.task.evaluation, dict[str, str]()
-        named = {"workspace.data": request.task.data, "evaluation.private": evaluation.private if evaluation else ()}
+        task, places, found = request.task, (request.setup, request.source), dict[str, str]()
+        private = task.evaluation.private if task.evaluation else ()
+        named = {"workspace.data": task.data, "evaluation.private": private}
+        # Copies that links make would be hidden from no job: what is private goes by its own name alone.
+        without = {"workspace.data": {(place / name).resolve() for place in places for name in private}}
         there: list[str] = []
         if names := [name for names in named.values() for name in names]:
             there = await link.call("found", setup=key, names=names, timeout=None)
@@ -257,11 +260,13 @@ class Host(Cooling):
                 what = f"{self.name}: {where}: {', '.join(away)} is not there"
                 hint = "put it there, or name it relative to the task's folder: then it is sent from here"
                 raise MissingCapability(what, hint=hint)
-            for entry in find_data(missing, (request.setup, request.source), where):
-                tree = await asyncio.to_thread(self._trees.read, entry.real, entry.real.name, follow=True)
+            for entry in find_data(missing, places, where):
+                read = partial(self._trees.read, entry.real, entry.real.name, follow=True)
+                tree = await asyncio.to_thread(read, without=without.get(where, ()))
                 if not tree.names:
                     what = f"{where}: there is no file in {entry.name}"
-                    raise BaselineError(what, hint="put a file into it: to other machines only files are sent")
+                    hint = "put a file into it: to other machines only files are sent, and no private ones as data"
+                    raise BaselineError(what, hint=hint)
                 place = await self._bring(link, "data", entry.real.parent, tree, follow=True)
                 found[entry.name] = f"{place}/{entry.real.name}"
         return found

@@ -61,7 +61,13 @@ code = os.path.join(top, "code", told["code"])
 fault = ""
 try:
     for folder in (top, os.path.join(top, "code")):  # what lies in them is run
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        mask = os.umask(0o077)
+        os.makedirs(folder, exist_ok=True)
+        os.umask(mask)
+        for around in map(os.path.dirname, (folder, os.path.realpath(folder))):
+            facts = os.stat(around)  # who may rename in it can put another folder in the place of ours at any time
+            if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o022 and not facts.st_mode & 0o1000:
+                raise PermissionError(around + " is another user's, or others may write to it: try chmod go-w")
         link, facts = os.lstat(folder), os.stat(folder)
         if {link.st_uid, facts.st_uid} != {os.geteuid()} or facts.st_mode & 0o002:
             raise PermissionError(folder + " is another user's, or others may write to it: chmod 700 or remove it")
@@ -217,10 +223,13 @@ class Remote:
         self._check(folder / "task", tree)
         self._check(self._top / "pristine" / pristine, pristine)
         shutil.copytree(self._top / "pristine" / pristine, folder / "pristine", symlinks=True)
-        for name, place in data.items():
+        for name, place in sorted(data.items()):  # a folder before what lies in it
             link = folder / "source" / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(place)
+            if not link.exists():  # else it has come with the folder that it lies in
+                link.parent.mkdir(parents=True, exist_ok=True)
+                # Where something is to be put into it, it is a folder of this run's: what was sent stays what it is.
+                own = any(Path(name) in Path(inner).parents for inner in data)
+                _link_files(Path(place), link) if own else link.symlink_to(place)
         (folder / "source").mkdir(exist_ok=True)
         executor = self._executor(gpu, min(room, room_for_a_run(self._top)))
         request = RunRequest(
@@ -351,6 +360,15 @@ def own_slot(top: Path, cores: int, mine: contextlib.ExitStack) -> str:
         sys.exit(f"{len(taken)} of its {len(here)} cores are free, and a run is to have {cores}")
     os.sched_setaffinity(0, taken)
     return f"slot-core-{taken[0]}"
+
+
+def _link_files(folder: Path, at: Path) -> None:
+    """Make a folder with the files of another one, by hard links: data sets are large."""
+    for top, _, names in os.walk(folder):
+        inner = at / Path(top).relative_to(folder)
+        inner.mkdir()
+        for name in names:
+            (inner / name).hardlink_to(Path(top, name))
 
 
 def _require_room(folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,15 +31,16 @@ class Trees:
     def __init__(self) -> None:
         self._known: dict[tuple[Path, str, bool], tuple[object, Tree]] = {}
 
-    def read(self, top: Path, name: str = "", *, follow: bool = False) -> Tree:
+    def read(self, top: Path, name: str = "", *, follow: bool = False, without: Iterable[Path] = ()) -> Tree:
         """The tree of a folder, or that of a folder in which ``top``, a file or a folder, lies as ``name``.
 
         follow: links are taken for what they lead to (data); else those that lead out of the folder, as the ones to
-        data do, are left out, with git's own folder and compiled files. Raises OSError: a link to a folder around it.
+        data do, are left out, with git's own folder and compiled files. without: what really is one of these, or lies
+        in one, is left out, whatever links lead to it. Raises OSError: a link to a folder around it.
         """
-        under = f"{name}/" if name else ""
+        under, left_out = f"{name}/" if name else "", tuple(f"{path}/" for path in without)
         files = sorted(
-            (f"{under}{inner}" if inner else name, path, facts) for inner, path, facts in _files(top, follow)
+            (f"{under}{inner}" if inner else name, path, facts) for inner, path, facts in _files(top, follow, left_out)
         )
         key, stamp = (top, name, follow), [(entry, path, *_stamp(facts)) for entry, path, facts in files]
         known = self._known.get(key)
@@ -51,23 +52,28 @@ class Trees:
         return known[1]
 
 
-def _files(top: Path, follow: bool) -> Iterator[tuple[str, str, os.stat_result]]:
+def _files(top: Path, follow: bool, left_out: tuple[str, ...]) -> Iterator[tuple[str, str, os.stat_result]]:
     """Name, path and facts of each file and link; follow: through links to folders as well, however often."""
-    pending = [("", os.fspath(top), frozenset[tuple[int, int]]())]
+    pending = [("", os.fspath(top), os.path.realpath(top), frozenset[tuple[int, int]]())]
     while pending:
-        name, path, around = pending.pop()
+        name, path, real, around = pending.pop()
         try:
-            facts = os.stat(path) if follow or not name else os.lstat(path)
+            facts = os.lstat(path)
+            if stat.S_ISLNK(facts.st_mode) and (follow or not name):
+                facts, real = os.stat(path), os.path.realpath(path)
         except FileNotFoundError:
             if not (follow and name):
                 raise
             continue  # a link that leads nowhere does so for a run here, too
+        if f"{real}/".startswith(left_out):
+            continue
         if stat.S_ISDIR(facts.st_mode):
             here = (facts.st_dev, facts.st_ino)
             if here in around:
                 raise OSError(f"{path} is a link to a folder around it")
             inside = (inner for inner in os.listdir(path) if inner not in _LEFT_OUT)
-            pending += [(f"{name}/{inner}".lstrip("/"), f"{path}/{inner}", around | {here}) for inner in inside]
+            now = around | {here}
+            pending += [(f"{name}/{inner}".lstrip("/"), f"{path}/{inner}", f"{real}/{inner}", now) for inner in inside]
         elif stat.S_ISREG(facts.st_mode) or (stat.S_ISLNK(facts.st_mode) and _stays(os.fspath(top), path)):
             yield name, path, facts
 

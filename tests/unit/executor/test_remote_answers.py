@@ -77,6 +77,8 @@ def test_data_is_what_its_links_lead_to(tmp_path: Path) -> None:
     plain = Trees().read(top, "data", follow=True)
     assert plain.names == ("data/a", "data/inner/b", "data/link")
     assert Trees().read(tmp_path / "linked", "data", follow=True) == plain
+    some = Trees().read(tmp_path / "linked", "data", follow=True, without=[top / "inner"])
+    assert some.names == ("data/a",), "the answers, too, that a link leads to"
     (top / "gone").symlink_to("nowhere")
     assert Trees().read(top, "data", follow=True) == plain, "what leads nowhere here is no fault of a run there"
     (top / "round").symlink_to(".")
@@ -102,7 +104,12 @@ def test_all_that_runs_over_there_needs_the_standard_library_alone() -> None:
 STRANGER = "print('a stranger was run')\ndef serve(top, told): pass\n"
 
 
-@pytest.mark.parametrize("change", ["for all", "another's", "another's code", "for a group", "by a link"])
+OWN = ("for a group", "by a link", "in a shared one with the sticky bit")
+NOT_OWN = ("for all", "another's", "another's code")
+IN_ANOTHERS = ("in another's", "in one for a group", "linked into one for a group")
+
+
+@pytest.mark.parametrize("change", [*OWN, *NOT_OWN, *IN_ANOTHERS])
 def test_only_what_the_account_itself_has_made_is_run_over_there(change: str, tmp_path: Path) -> None:
     """Else whoever may write to ``remote_dir`` has a program run as its user, with all that is sent there."""
     top, told = tmp_path / ".autoresearchd", {"folder": str(tmp_path), "code": "f00", "magic": MAGIC.decode()}
@@ -117,16 +124,27 @@ def test_only_what_the_account_itself_has_made_is_run_over_there(change: str, tm
         case "by a link":
             top.rename(tmp_path / "moved")
             top.symlink_to("moved")
+        case "in a shared one with the sticky bit":
+            tmp_path.chmod(0o1777)
+        case "in one for a group":
+            tmp_path.chmod(0o770)
+        case "linked into one for a group":
+            (tmp_path / "group").mkdir()
+            (tmp_path / "group").chmod(0o770)
+            top.rename(tmp_path / "group" / "moved")
+            top.symlink_to("group/moved")
         case _ if os.geteuid() != 0:
             pytest.skip("only root can give a folder away")
         case _:
-            os.chown(top if change == "another's" else top / "code", 65534, 65534)
+            given = {"another's": top, "another's code": top / "code", "in another's": tmp_path}
+            os.chown(given[change], 65534, 65534)
     words = [sys.executable, "-I", "-S", "-c", BOOT, "", base64.b64encode(json.dumps(told).encode()).decode()]
     done = subprocess.run(words, input=b"g", capture_output=True, timeout=60)
     fault = json.loads(done.stdout.removeprefix(MAGIC).splitlines()[0])["fault"]
-    own = change in ("for a group", "by a link")
+    own = change in OWN
     assert (own, own) == (not fault, b"a stranger was run" in done.stdout), done
-    assert ("chmod 700 or remove it" in fault) != own
+    assert ("chmod 700 or remove it" in fault) == (change in NOT_OWN)
+    assert ("chmod go-w" in fault) == (change in IN_ANOTHERS)
     assert not own or top.stat().st_mode & 0o777 == 0o700
 
 
