@@ -47,7 +47,8 @@ _ALSO = {"gemini": "GOOGLE_", "openrouter": "OR_"}
 """How a variable may begin that holds one, beside the provider's own name."""
 _TOO_LONG = re.compile(
     r"context[ _-]?(?:length|window|size)|prompt is too long|too many (?:input )?tokens|maximum model length"
-    r"|input (?:is )?too long|exceeds? the (?:maximum|model)",
+    r"|input (?:is )?too long|exceeds? the (?:maximum|model)|maximum prompt length|exceed(?:s|ed)? model token limit"
+    r"|exceeds? context limit|(?:prompt|input) exceeds? max(?:imum)? length",
     re.IGNORECASE,
 )
 _FILTERED = re.compile(r"content[ _-]?(?:filter|policy|management)|safety system", re.IGNORECASE)
@@ -55,7 +56,9 @@ _TOO_LARGE = re.compile(r"request too large|tokens must be reduced", re.IGNORECA
 """In a 429: this prompt alone is more than a minute's tokens."""
 _SOON = re.compile(r"(?:retry|try again) in \d|retryDelay|per[ _-]?(?:min|hour|day)", re.IGNORECASE)
 _OUT_OF_MONEY = re.compile(  # a link to the page for billing says nothing
-    r"insufficient[ _-]quota|exceeded your current quota|(?<!/)billing|credit balance", re.IGNORECASE
+    r"insufficient[ _-](?:quota|balance)|exceeded your current quota|(?<!/)billing|credit balance"
+    r"|used all available credits|monthly spending limit",
+    re.IGNORECASE,
 )
 
 
@@ -259,8 +262,11 @@ def trouble_of(status: int, words: str) -> Trouble:
     """What an HTTP status means, with the error's code and message in ``words``.
 
     An account without money (402, some 400 and 429) is nothing that waiting fixes: ``UNAUTHORISED``, as for a key.
-    Providers speak of the quota and of billing where a limit of the minute or the day is reached, too.
+    Providers speak of the quota and of billing where a limit of the minute or the day is reached, too, and Anthropic
+    answers 400 until a limit that the user has set there is over.
     """
+    if status == 400 and "will regain access" in words:
+        return Trouble.RATE_LIMITED
     if status == 429 and _TOO_LARGE.search(words):
         return Trouble.CONTEXT_TOO_LONG
     waits = status == 429 and _SOON.search(words)

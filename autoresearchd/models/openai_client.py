@@ -353,7 +353,9 @@ class OpenAIClient(ModelClient):
 
     def _error(self, answered: httpx.Response) -> ModelError:
         words, status, page = self._words(answered), answered.status_code, bool(_PAGE.match(answered.content))
-        trouble = client.trouble_of(status, words)
+        # How long to wait may be said behind the cut. Only of a 429: a 400 may repeat the prompt, whatever is in that.
+        whole = answered.content[:20_000].decode("utf-8", "replace") if status == 429 and not page else words
+        trouble = client.trouble_of(status, whole)
         if status in (405, 501) or (page and trouble is Trouble.BAD_REQUEST):
             trouble = Trouble.NO_QUESTIONS
         hint = ""

@@ -22,8 +22,6 @@ _ESCAPES = re.compile(
 _UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
 _SPACES = re.compile(r"\s+")
-_OBEYED = re.compile(r"[\x00-\x08\r-\x1f\x7f-\x9f]")
-"""What a terminal obeys. Form feeds, marks within emoji and glyphs of private use are part of programs."""
 
 
 def strip_controls(line: str) -> str:
@@ -42,13 +40,11 @@ def clean(text: object, limit: int | None = None) -> str:
 def diff_lines(diff: str, *, exact: bool = False) -> Iterator[tuple[str, str]]:
     """The lines of a unified diff, safe to print, with their kinds: ``add``, ``del``, ``hunk``, ``file``, nothing.
 
-    exact: as `git apply` wants them: without what a terminal obeys, but for the carriage return at an end.
+    exact: as they are, for `git apply`, which fails or makes another program of any others. Not for a terminal.
     """
     for line in diff.rstrip("\n").split("\n") if diff.strip() else ():
         kind = {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "")
-        end = "\r" * (exact and line.endswith("\r"))
-        text = _OBEYED.sub("", _ESCAPES.sub("", line)) if exact else strip_controls(line)
-        yield text + end, "file" if line.startswith(("+++ ", "--- ")) else kind
+        yield line if exact else strip_controls(line), "file" if line.startswith(("+++ ", "--- ")) else kind
 
 
 def program_words(test: Mapping[str, Any]) -> str:

@@ -390,10 +390,13 @@ def _seconds(value: Any) -> str:
 
 # ---------------------------------------------------------------------- in full
 def _print_diff(record: Record, paint: Paint) -> None:
-    """The diff in its usual colours, without what would steer the terminal; or why there is none."""
-    piped, colours = not terminal_text.is_terminal(sys.stdout), {"add": "green", "del": "red", "hunk": "cyan"}
-    lines = list(diff_lines(str(record.get("diff") or ""), exact=piped))
-    if lines and not piped:
+    """The diff in its usual colours, without what would steer the terminal; or why there is none.
+
+    In a pipe it is exact, unless the user has it coloured: then somebody reads it.
+    """
+    terminal, colours = terminal_text.is_terminal(sys.stdout), {"add": "green", "del": "red", "hunk": "cyan"}
+    lines = list(diff_lines(str(record.get("diff") or ""), exact=not (paint.enabled or terminal)))
+    if lines and terminal:
         print(paint(f"==> what it changed in its parent, {clean(record.get('parent') or '')[:12]} <==", "bold"))
     for line, kind in lines:
         print(paint(line, "bold" if kind == "file" else colours.get(kind, "")))

@@ -6,6 +6,7 @@ et al. 2025 (arXiv:2503.20783). GSPO: Zheng et al. 2025 (arXiv:2507.18071).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from autoresearchd.learner.algorithms import scoring
 from autoresearchd.learner.algorithms.learnable import Learnable
-from autoresearchd.learner.algorithms.train_options import GrpoOptions, Level, Mean, Scale, TrainOptions
+from autoresearchd.learner.algorithms.train_options import GrpoOptions, Mean, Scale, TrainOptions
 from autoresearchd.learner.data.examples import Example
 from autoresearchd.learner.data.trajectories import all_equal
 
@@ -127,8 +128,8 @@ def grpo_loss(
     losses, low, high, dual = scoring.clipped_surrogate(ratio, advantages, mask, *clip)
     loss = scoring.masked_mean(losses, mask, options.mean, total=total)
     if reference is not None and options.beta > 0:
-        drawn = scoring.log_ratios(logprobs, behaviour, mask, Level.TOKEN).exp().clamp(max=scoring.CAP)
-        divergence = drawn * scoring.k3(logprobs.where(mask, 0.0), reference.detach().where(mask, 0.0))
+        own, held, acted = (each.where(mask, 0.0) for each in (logprobs, reference.detach(), behaviour))
+        divergence = scoring.k3(own, held, (own - acted).clamp(max=math.log(scoring.CAP)))
         loss = loss + options.beta * scoring.masked_mean(divergence, mask, options.mean, total=total)
     figures = scoring.ratio_figures(ratio, low, high, logprobs, behaviour, mask, options.level)
     return scoring.Part(loss, figures | {"clipped_dual": (scoring.share(dual, mask), float(mask.sum()))})

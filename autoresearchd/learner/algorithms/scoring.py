@@ -99,15 +99,18 @@ def counted(mask: Tensor, level: Level) -> Tensor:
     return mask if level is Level.TOKEN else mask & (mask.cumsum(dim=-1) == 1)
 
 
-def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+def k3(logprobs: Tensor, reference: Tensor, weight: Tensor) -> Tensor:
     """The estimate k3 of KL(policy ‖ reference) of each token drawn from the policy: (r − 1) − log r, r = π_ref/π.
 
     Schulman, "Approximating KL divergence" (2020); GRPO (Shao et al. 2024, arXiv:2402.03300), Eq. 4. Unbiased, never
     negative, of low variance. As a term of a loss its expected gradient is that of KL(reference ‖ policy), which pulls
     to the same place by another way (Tang and Munos 2025).
+
+    weight: logarithm of what it is multiplied by, in one exponent with r: where the policy has unlearned a token, r
+    alone grows without bound. The exponent is cut to LOG_LIMIT.
     """
     difference = reference - logprobs
-    return torch.expm1(difference) - difference
+    return (weight + difference).clamp(max=LOG_LIMIT).exp() - weight.exp() * (1.0 + difference)
 
 
 def estimated_kl(new: Tensor, old: Tensor, mask: Tensor, level: Level) -> float:

@@ -63,8 +63,14 @@ _GOES_ON = re.compile(
     r"""\s{0,20}(?:%|(?:\*\*|//|<<|>>|[-+*/×|&^@])[\s(+~-]{0,20}(?:\.?\d|['"]|(?P<name>[A-Za-z_]\w{0,120})))"""
 )
 """Arithmetic after a literal. After a dash words may stand, too: a name counts where it is that of a constant."""
-_PASSES = re.compile(r"[\s`*>\"'-]{0,20}(?:answer:[\s`*]{0,20})?pass\b[\s`*.!\"']{0,20}(?:$|[:–—]|-+\s)", re.IGNORECASE)
-"""A line that passes; behind a colon or a dash it may say why."""
+_PASSES = re.compile(
+    r"[\s`*>\"'-]{0,20}(?:1[.)]\s{0,20})?(?:(?:(?:my|final) ){0,2}answer:[\s`*]{0,20})?"
+    r"(?:pass\b[\s`*.!\"']{0,20}(?:$|[:–—]|-+\s)|(?-i:PASS)\b[\s`*.!\"']{0,20}(?:[,;(]|(?:because|since|as)\b))",
+    re.IGNORECASE,
+)
+"""A line that passes; behind a colon or a dash it may say why, and behind more where PASS is in capitals."""
+_MARK = re.compile(r"</?s>|<\|[\w ]{1,40}\|>")
+"""What a chat template begins and ends texts with, where a server leaves it in an answer."""
 _REASON = frozenset({"hypothesis", "description"})
 """Keys of the JSON object with which the full prompt has any answer say why."""
 _JSON_FENCE = re.compile(r"^[ \t]*```(?:json)?[ \t]*$", re.MULTILINE)
@@ -282,7 +288,7 @@ def constants(
 # ---------------------------------------------------------------------- answers
 def passes(text: str) -> bool:
     """Whether an answer leaves the choice to the search: as JSON, or in its first or last line beside a reason."""
-    text = _JSON_FENCE.sub("", said(text))
+    text = _JSON_FENCE.sub("", _MARK.sub("", said(text)))
     found = _object(text)
     if found.get("pass") is True:
         return True
@@ -292,8 +298,10 @@ def passes(text: str) -> bool:
     if not lines:
         return False
     # A program may end in ``pass``, and words after what is set be meant for something else.
-    last = "PASS" in lines[-1] and not _pairs(text, {}) and _PASSES.match(lines[-1])
-    return bool(last or _PASSES.match(lines[0]))
+    sets = bool(_pairs(text, {}))
+    last = "PASS" in lines[-1] and not sets and _PASSES.match(lines[-1])
+    first = ("PASS" in lines[0] or not (sets or "=" in lines[0])) and _PASSES.match(lines[0])
+    return bool(last or first)
 
 
 def read_answer(

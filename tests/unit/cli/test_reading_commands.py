@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import unicodedata
 from datetime import timedelta
 from pathlib import Path
@@ -140,7 +141,12 @@ def test_an_unknown_session_is_refused_with_those_that_are_there(command: Comman
 
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
-def test_no_text_of_a_model_reaches_the_terminal_as_an_order(command: Command, arguments: list[str]) -> None:
+def test_no_text_of_a_model_reaches_the_terminal_as_an_order(
+    command: Command, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "--diff" in arguments:  # a pipe gets it exactly
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     answer = command(*arguments)
     assert answer.code == 0
     orders = [c for c in answer.out if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"]

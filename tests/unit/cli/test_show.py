@@ -52,9 +52,11 @@ def test_runs_of_another_program_are_told_from_those_of_the_experiment(compared:
     assert "its own" in lines[head + 1] and "#1" in lines[head + 2]
 
 
-def test_the_diff_of_a_program_from_windows_can_be_applied(repository: Path, command: Command) -> None:
-    """Nor does a space of another kind get lost, or a mark within a glyph: it would be another program."""
-    edited = "x = 9\r\ny = 'a\u00a0\u3000\f👩\u200d💻\ue0b0\ufeff'\r\n"
+def test_the_diff_of_any_program_can_be_applied(
+    repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line end of Windows, space of another kind, mark within a glyph or colour of a terminal's gets lost."""
+    edited = "x = 9\r\ny = '\x1b[0m\x07\r\x7f\x85a\u00a0\u3000\f👩\u200d💻\ue0b0\ufeff'\r\n"
     diff = unified_diff({"train.py": "x = 1\r\ny = 2\r\n"}, {"train.py": edited})
     with SqlStore.open(f"sqlite:///{layout.database_path(repository)}") as store:
         session = store.session("mar8")
@@ -62,6 +64,8 @@ def test_the_diff_of_a_program_from_windows_can_be_applied(repository: Path, com
         proposal = Proposal({"train.py": edited}, "it helps", "search")
         store.record_proposal(session.id, e.number, proposal, diff=diff, code_hash="windows")
     assert diff.strip() in command("show", str(e.number), "--diff").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not {*"\x07\r\x7f\x85"} & {*command("show", str(e.number), "--diff").out}, "somebody reads it"
 
 
 def test_a_keep_shows_the_way_of_its_test(repository: Path, command: Command) -> None:

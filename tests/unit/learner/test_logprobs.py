@@ -80,7 +80,7 @@ def test_what_was_drawn_at_temperature_0_has_no_ratio() -> None:
 
 def test_k3_is_never_negative_and_right_on_average() -> None:
     policy, reference = torch.log_softmax(logits(14)[0], -1), torch.log_softmax(logits(15)[0], -1)
-    estimates = k3(policy, reference)  # of each token that could have been drawn
+    estimates = k3(policy, reference, torch.zeros(()))  # of each token that could have been drawn
     assert (estimates >= 0).all()
     exact = (policy.exp() * (policy - reference)).sum()
     assert float((policy.exp() * estimates).sum()) == pytest.approx(float(exact), abs=1e-12)

@@ -294,6 +294,23 @@ def test_no_ratio_overflows() -> None:
     assert math.isfinite(found.figures["approx_kl"][0])
 
 
+@pytest.mark.parametrize(
+    ("apart", "held", "divergence", "slope"),
+    [  # k3 alone explodes where a token was unlearned; with the ratio it is π_ref/μ
+        *((apart, held, math.exp(held + 3.0), 0.0) for apart in (19.0, 21.0, 400.0) for held in (-0.1, -3.0)),
+        (0.0, -53.0, 49.0, 50.0),  # the reference would hardly draw it: held back however far
+    ],
+)
+def test_no_token_rules_the_loss_by_its_divergence(apart: float, held: float, divergence: float, slope: float) -> None:
+    new, options = one(-3.0 - apart).float().requires_grad_(), GrpoOptions(beta=1.0)
+    at = {"behaviour": one(-3.0).float(), "reference": one(held).float(), "mask": everywhere()}
+    found = grpo_loss(new, advantages=one(0.0)[0].float(), options=options, **at)
+    found.loss.backward()
+    assert new.grad is not None
+    assert float(found.loss.detach()) == pytest.approx(divergence, rel=1e-3)
+    assert float(new.grad) == pytest.approx(slope, abs=1e-3)
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_a_certain_student_has_a_finite_loss_and_gradient(kind: torch.dtype, alpha: float) -> None:

@@ -3,6 +3,7 @@ promoted version answers at an endpoint that can load it."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -176,6 +177,25 @@ def test_a_server_that_is_busy_when_it_is_looked_at_is_looked_at_again(trouble: 
         looks = [request.path for request in scripted.requests].count("/v1/models")
     assert found == [(None, "local"), *[("m" * 64, "local:scripted-model")] * 2]
     assert looks == 2
+
+
+def test_what_comes_late_in_an_error_says_whether_to_wait_for_the_limit_of_the_minute() -> None:
+    """Google's error for it begins as the one of an account without money does, and is longer than what is shown."""
+    words = "You exceeded your current quota, please check your plan and billing details." + " More at x.test." * 30
+    error = {"code": 429, "message": f"{words}\nPlease retry in 34.07s.", "details": [{"retryDelay": "34s"}]}
+    for body in ([{"error": error}], {"error": error}, {"error": {**error, "details": []}}):
+        turn = Turn(status=429, raw=json.dumps(body, indent=2).encode())
+        with ScriptedServer([turn]) as scripted, pytest.raises(ModelError, match="exceeded your current") as caught:
+            OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER)
+        assert caught.value.trouble is Trouble.RATE_LIMITED
+        assert len(str(caught.value)) < 500
+
+
+def test_a_prompt_that_an_error_repeats_does_not_say_what_is_wrong() -> None:
+    said = "[{'type': 'value_error', 'loc': ('body',), 'input': {'messages': '" + "x" * 400 + " context_length = 4'}}]"
+    with ScriptedServer(after=turns.fails(400, said, None, "")) as scripted, pytest.raises(ModelError) as caught:
+        OpenAIClient(scripted.url, "m").ask(QUESTION, NEVER)
+    assert caught.value.trouble is Trouble.BAD_REQUEST
 
 
 PRICES = {"m": Price(input=1.0, output=10.0)}
