@@ -232,6 +232,7 @@ class ImportedLog:
 
 def store_log(store: SqlStore, log: ImportedLog) -> str:
     """Make a session of a log, as a whole or not at all; the sentence to show."""
+    log = store.redactor.value(log)  # the store takes the names and commits of a session as they are
     stem = re.sub(r"[^a-z0-9]+", "-", log.path.stem.lower()).strip("-")[:24] or "log"
     known = {session.tag: session.task_json for session in store.sessions()}
     tags = (f"{IMPORTED}-{stem}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))

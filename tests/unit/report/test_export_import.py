@@ -217,6 +217,18 @@ def test_whoever_imports_the_same_log_again_is_told_where_it_is_already(tmp_path
         assert "already" not in store_log(store, read_log(file)), "it has grown since"
 
 
+def test_no_secret_of_a_log_is_stored(tmp_path: Path) -> None:
+    file, secret, commit = tmp_path / "log.jsonl", "hf_" + "aB3dE5gH7jK9mN1pQ3rS5tU7vW9xY1zA2b", "7f2a65c0" * 5
+    config = {"type": "config", "name": f"n {secret}", "metricName": secret}
+    runs = [{"run": n, "commit": c, "metric": 1, "status": "keep"} for n, c in enumerate((secret, commit), 1)]
+    file.write_text("\n".join(map(json.dumps, [config, *runs])))
+    with open_store(tmp_path / "state.db") as store:
+        store_log(store, read_log(file))
+        [session] = store.sessions()
+        assert secret not in repr([session, *store.experiments(session.id)])
+        assert "redacted:" in session.task_json and session.incumbent == commit
+
+
 def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path) -> None:
     file = tmp_path / "training.jsonl"
     lines = ['{"run":1,"metric":1,"status":"keep"}', *(f"step {n} loss 2.0" for n in range(500))]
