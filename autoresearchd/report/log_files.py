@@ -455,6 +455,14 @@ _NO_METRIC = re.compile(
     r"memory|vram|\bram\b|delta|expected|baseline|(^|_)(id|gb|mb|kb|bytes|seed|seeds|n|std|cost|usd|tokens)($|_)|^(run|exp|"
     r"experiment|iteration|iter|step|number|num|trial|round|segment|confidence|epoch|epochs|lr|seconds|duration)$"
 )
+_NUMBER = (
+    r"[+-]?(?:[0-9]{1,3}(?:(?:,[0-9]{3}){2,}(?:\.[0-9]+)?|,[0-9]{3}\.[0-9]+)|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:e[+-]?[0-9]+)?"
+)
+"""A comma only where it can part nothing but thousands: 1,5 and 1,234 may be one and a bit."""
+_VALUE = re.compile(
+    rf"({_NUMBER})(?: ?(?:±|\+/?-) ?{_NUMBER})? ?(%|[^\W\d_]+(?:/[^\W\d_]+)?)? ?[*†‡]* ?(?:[(\[].*)?", re.IGNORECASE
+)
 _SYNONYMS = {
     "baseline": Status.KEEP, "kept": Status.KEEP, "discarded": Status.DISCARD, "revert": Status.DISCARD,
     "reverted": Status.DISCARD, "rejected": Status.DISCARD, "disqualified": Status.CHECKS_FAILED,
@@ -475,6 +483,7 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
     wanted = _metric_column(log.path, names, rows, place, metric)
     log.metric = names[wanted]
     taken = {wanted, *(place[kind] for kind in ("commit", "status", "description", "timestamp", "hypothesis"))}
+    unit: str | None = None
     for number, row in rows:
         word = row[place["status"]]
         status, label = _status_of(word)
@@ -482,6 +491,9 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
             told = f"status {clean(word, 30)!r} is not known" if word else f"not the columns {clean(header, 100)}"
             log.warn(number, f"{told}, passed over")
             continue
+        found = _value(row[wanted])
+        if unit is None and found and status is Status.KEEP:
+            unit = found[1]
         figures = {i: value for i in range(len(names)) if i not in taken and (value := _figure(row[i])) is not None}
         metrics = {names[i]: value for i, value in figures.items() if lower[i] != "memory_gb"}
         if "memory_gb" in lower and (memory := figures.get(lower.index("memory_gb"), 0.0)) > 0:
@@ -492,7 +504,7 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
         log.add(
             number,
             status,
-            _figure(row[wanted]),
+            found[0] if found and unit in (None, found[1]) else None,  # 900 ms is no more than 1.2 s
             commit="" if texts["commit"] == "baseline" else texts["commit"],
             metrics=metrics,
             description=texts["description"],
@@ -519,7 +531,7 @@ def _metric_column(
     order = [*range(start + 1, len(names)), *range(start)]
     order = [i for i in order if i not in place.values()]
     told = [row for _, row in rows if _status_of(row[place["status"]])[0] in (Status.KEEP, Status.DISCARD)]
-    filled = [i for i in order if 2 * sum(_figure(row[i]) is not None for row in told) >= len(told)]
+    filled = [i for i in order if 2 * sum(_value(row[i]) is not None for row in told) >= len(told)]
     found: int | None = next((i for i in filled if not _NO_METRIC.search(names[i].lower())), None)
     if found is None:
         hint = f"say which column it is: --metric NAME, of {clean(', '.join(names), 400)}"
@@ -563,6 +575,15 @@ def _figure(text: str) -> float | None:
         return real(float(text))
     except ValueError:
         return None
+
+
+def _value(text: str) -> tuple[float, str] | None:
+    """A number as people write one into a table, and its unit: with a margin, marks or words in brackets behind it."""
+    if (plain := _figure(text)) is not None:
+        return plain, ""
+    found = _VALUE.fullmatch(" ".join(text.split()))
+    value = _figure(found[1].replace(",", "")) if found else None
+    return (value, found[2] or "") if found and value is not None else None
 
 
 def _seconds(text: str) -> float | None:

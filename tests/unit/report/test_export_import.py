@@ -381,6 +381,26 @@ def test_a_keep_without_a_value_is_a_crash(tmp_path: Path) -> None:
     assert log.warnings[:-1] == told
 
 
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (("1.0 (±0.01)", "0.9*", ".8 ± 0.01", "7e-1 +/- 1e-2 [2 seeds]"), [1.0, 0.9, 0.8, 0.7]),
+        (("1,234.5", "1,234,567", "-1,000.5*"), [1234.5, 1234567.0, -1000.5]),
+        (("1.2 s", "1.1s (best)", "900 ms", "0.9", "0.8 ± 0.1 s"), [1.2, 1.1, None, None, 0.8]),
+        (("93%", "94.5 %"), [93.0, 94.5]),
+        (("2", "1,5", "1,234", "1.234,5", "1-2", "1.2.3", "3 of 5", "12:30", "1k"), [2.0, *[None] * 8]),
+    ],
+)
+def test_a_keep_is_one_with_more_than_a_plain_number_unless_that_may_mean_another(
+    tmp_path: Path, cells: tuple[str, ...], values: list[float | None]
+) -> None:
+    file = tmp_path / "results.tsv"
+    file.write_text("commit\tval_bpb\tstatus\n" + "".join(f"a\t{cell}\tkeep\n" for cell in cells))
+    log = read_log(file, metric="val_bpb", direction="minimize")
+    assert [e.metric for e in log.experiments] == values
+    assert len(log.warnings) == values.count(None)
+
+
 def test_karpathys_table_is_read(tmp_path: Path) -> None:
     file = tmp_path / "results.tsv"
     file.write_text(
