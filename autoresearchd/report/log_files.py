@@ -455,6 +455,11 @@ _NO_METRIC = re.compile(
     r"memory|vram|\bram\b|delta|expected|baseline|(^|_)(id|gb|mb|kb|bytes|seed|seeds|n|std|cost|usd|tokens)($|_)|^(run|exp|"
     r"experiment|iteration|iter|step|number|num|trial|round|segment|confidence|epoch|epochs|lr|seconds|duration)$"
 )
+_LIKELY = re.compile(
+    r"loss|bpb|accuracy|perplexity|error|score|reward|(^|_)val_|(?<![a-z])(acc|err|ppl|auc|f1)(?![a-z0-9])"
+)
+_SELDOM = re.compile(r"(^|_)(time|seconds|secs|steps|params|flops|mfu|epochs?)($|_)")
+"""What a run took; where nothing else could be the metric it may well be."""
 _NUMBER = (
     r"[+-]?(?:[0-9]{1,3}(?:(?:,[0-9]{3}){2,}(?:\.[0-9]+)?|,[0-9]{3}\.[0-9]+)|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:e[+-]?[0-9]+)?"
@@ -471,7 +476,7 @@ _SYNONYMS = {
 
 
 def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], metric: str, direction: str) -> None:
-    """A table by its header. metric: the column to take, empty: the first column of figures after commit or status.
+    """A table by its header. metric: the column to take, empty: one of figures.
 
     Other columns of figures become metrics, other texts side information.
     """
@@ -512,10 +517,17 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
             asi=asi,
             label=label,
         )
+    if not metric and not _is_karpathys(names):
+        _told_guess(log, f"compared by {clean(log.metric, 40)}", "metric NAME")
     if direction:
         log.direction = direction
     else:
         _guess_direction(log)
+
+
+def _is_karpathys(names: Sequence[str]) -> bool:
+    """Karpathy's own table, whatever its metric is called."""
+    return [*names[:1], *names[2:]] == _KARPATHYS
 
 
 def _metric_column(
@@ -525,18 +537,23 @@ def _metric_column(
         if metric not in names:
             raise UsageError(f"{path} has no column {metric[:60]!r}", hint=f"it has {clean(', '.join(names), 400)}")
         return names.index(metric)
-    if [*names[:1], *names[2:]] == _KARPATHYS:  # karpathy's own table, whatever its metric is called
+    if _is_karpathys(names):
         return 1
     start = place["commit"] if place["commit"] >= 0 else place["status"]
     order = [*range(start + 1, len(names)), *range(start)]
     order = [i for i in order if i not in place.values()]
     told = [row for _, row in rows if _status_of(row[place["status"]])[0] in (Status.KEEP, Status.DISCARD)]
     filled = [i for i in order if 2 * sum(_value(row[i]) is not None for row in told) >= len(told)]
-    found: int | None = next((i for i in filled if not _NO_METRIC.search(names[i].lower())), None)
-    if found is None:
+    could: list[int] = [i for i in filled if not _NO_METRIC.search(names[i].lower())]
+    if not could:
         hint = f"say which column it is: --metric NAME, of {clean(', '.join(names), 400)}"
         raise UsageError(f"{path} has no column of figures that could be the metric", hint=hint)
-    return found
+    return min(could, key=lambda i: _doubt(names[i].lower()))
+
+
+def _doubt(name: str) -> tuple[int, bool]:
+    """Of two columns the metric is the one with less, and of equals the first after the commit."""
+    return bool(_SELDOM.search(name)) - bool(_LIKELY.search(name)), "train" in name
 
 
 def _guess_direction(log: ImportedLog) -> None:
@@ -560,14 +577,15 @@ def _guess_direction(log: ImportedLog) -> None:
         words = f"what was discarded mostly has a lower {log.metric}: higher is taken for better"
     if higher > lower:
         log.direction = "maximize"
-        _told_direction(log, words, "minimize")
+        _told_guess(log, words, "direction minimize")
     elif higher == lower:
-        _told_direction(log, f"nothing tells whether a higher {log.metric} is better: taken for worse", "maximize")
+        words = f"nothing tells whether a higher {log.metric} is better: taken for worse"
+        _told_guess(log, words, "direction maximize")
 
 
-def _told_direction(log: ImportedLog, what: str, other: str) -> None:
+def _told_guess(log: ImportedLog, what: str, option: str) -> None:
     log.warned += 1
-    log.warnings.append(f"{log.path}: {what} (--direction {other} says otherwise)")
+    log.warnings.append(f"{log.path}: {what} (--{option} says otherwise)")
 
 
 def _figure(text: str) -> float | None:

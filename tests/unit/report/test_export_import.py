@@ -438,7 +438,7 @@ FORKS: dict[str, Any] = {  # as they are found in the wild, with what is to be r
         "000\t2026-05-01T03:55:39Z\tbaseline\t\tseed\t0\tbaseline\t26.1\t0.94\t10\n"
         "001\t2026-05-01T04:20:59Z\topt\t000\tfewer epochs\t-0.4\tdisqualified\t24.0\t0.93\t10\n"
         "002\t2026-05-01T04:30:59Z\topt\t000\tlarger batch\t-0.4\teval_budget_overrun\t\t\t\n",
-        ("train_s", "minimize"), [("keep", 26.1, ""), ("checks_failed", 24.0, ""), ("crash", None, "budget_overrun")],
+        ("accuracy", "minimize"), [("keep", 0.94, ""), ("checks_failed", 0.93, ""), ("crash", None, "budget_overrun")],
     ),
 }  # fmt: skip
 
@@ -463,12 +463,34 @@ def test_a_forks_table_is_read_by_its_header_and_comes_back(tmp_path: Path, name
     ]
 
 
-def test_a_table_whose_metric_is_not_the_first_is_read_as_its_owner_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("columns", "metric"),
+    [
+        ("training_seconds val_bpb", "val_bpb"),
+        ("num_steps grad_accum train_loss val_loss", "val_loss"),
+        ("params_m mfu depth test_acc", "test_acc"),
+        ("bf16 train_loss", "train_loss"),
+        ("time_s val_seconds f1", "f1"),
+        ("step_time throughput", "throughput"),
+        ("time_us peak_memory_mb", "time_us"),
+    ],
+)
+def test_a_table_is_compared_by_what_is_named_like_a_metric_and_that_is_told(
+    tmp_path: Path, columns: str, metric: str
+) -> None:
+    file, names = tmp_path / "results.tsv", columns.split()
+    rows = [["commit", *names, "status"], *(["a", *[str(n)] * len(names), "keep"] for n in (3, 2))]
+    file.write_text("\n".join(map("\t".join, rows)))
+    log = read_log(file)
+    assert (log.metric, log.warnings) == (metric, [f"{file}: compared by {metric} (--metric NAME says otherwise)"])
+
+
+def test_a_table_whose_metric_is_not_the_likeliest_is_read_as_its_owner_says(tmp_path: Path) -> None:
     file, log = tmp_path / "results.tsv", tmp_path / "log.jsonl"
     file.write_text(FORKS["agents"][0])
-    read = read_log(file, metric="accuracy", direction="maximize")
-    assert (read.metric, read.direction, read.experiments[0].metric) == ("accuracy", "maximize", 0.94)
-    assert read.experiments[0].metrics["train_s"] == 26.1
+    read = read_log(file, metric="train_s", direction="maximize")
+    assert (read.metric, read.direction, read.experiments[0].metric) == ("train_s", "maximize", 26.1)
+    assert read.experiments[0].metrics["accuracy"] == 0.94 and "compared by" not in "".join(read.warnings)
     with pytest.raises(UsageError, match="no column 'loss'"):
         read_log(file, metric="loss")
     file.write_text("commit\tnote\tstatus\na1\tfine\tkeep\n")
