@@ -232,6 +232,7 @@ class ImportedLog:
 
 def store_log(store: SqlStore, log: ImportedLog) -> str:
     """Make a session of a log, as a whole or not at all; the sentence to show."""
+    log = store.redactor.value(log)  # the store takes the names and commits of a session as they are
     stem = re.sub(r"[^a-z0-9]+", "-", log.path.stem.lower()).strip("-")[:24] or "log"
     known = {session.tag: session.task_json for session in store.sessions()}
     tags = (f"{IMPORTED}-{stem}" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
@@ -454,6 +455,19 @@ _NO_METRIC = re.compile(
     r"memory|vram|\bram\b|delta|expected|baseline|(^|_)(id|gb|mb|kb|bytes|seed|seeds|n|std|cost|usd|tokens)($|_)|^(run|exp|"
     r"experiment|iteration|iter|step|number|num|trial|round|segment|confidence|epoch|epochs|lr|seconds|duration)$"
 )
+_LIKELY = re.compile(
+    r"loss|bpb|accuracy|perplexity|error|score|reward|(^|_)val_|(?<![a-z])(acc|err|ppl|auc|f1)(?![a-z0-9])"
+)
+_SELDOM = re.compile(r"(^|_)(time|seconds|secs|steps|params|flops|mfu|epochs?)($|_)")
+"""What a run took; where nothing else could be the metric it may well be."""
+_NUMBER = (
+    r"[+-]?(?:[0-9]{1,3}(?:(?:,[0-9]{3}){2,}(?:\.[0-9]+)?|,[0-9]{3}\.[0-9]+)|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:e[+-]?[0-9]+)?"
+)
+"""A comma only where it can part nothing but thousands: 1,5 and 1,234 may be one and a bit."""
+_VALUE = re.compile(
+    rf"({_NUMBER})(?: ?(?:±|\+/?-) ?{_NUMBER})? ?(%|[^\W\d_]+(?:/[^\W\d_]+)?)? ?[*†‡]* ?(?:[(\[].*)?", re.IGNORECASE
+)
 _SYNONYMS = {
     "baseline": Status.KEEP, "kept": Status.KEEP, "discarded": Status.DISCARD, "revert": Status.DISCARD,
     "reverted": Status.DISCARD, "rejected": Status.DISCARD, "disqualified": Status.CHECKS_FAILED,
@@ -462,7 +476,7 @@ _SYNONYMS = {
 
 
 def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], metric: str, direction: str) -> None:
-    """A table by its header. metric: the column to take, empty: the first column of figures after commit or status.
+    """A table by its header. metric: the column to take, empty: one of figures.
 
     Other columns of figures become metrics, other texts side information.
     """
@@ -474,6 +488,7 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
     wanted = _metric_column(log.path, names, rows, place, metric)
     log.metric = names[wanted]
     taken = {wanted, *(place[kind] for kind in ("commit", "status", "description", "timestamp", "hypothesis"))}
+    unit: str | None = None
     for number, row in rows:
         word = row[place["status"]]
         status, label = _status_of(word)
@@ -481,6 +496,9 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
             told = f"status {clean(word, 30)!r} is not known" if word else f"not the columns {clean(header, 100)}"
             log.warn(number, f"{told}, passed over")
             continue
+        found = _value(row[wanted])
+        if unit is None and found and status is Status.KEEP:
+            unit = found[1]
         figures = {i: value for i in range(len(names)) if i not in taken and (value := _figure(row[i])) is not None}
         metrics = {names[i]: value for i, value in figures.items() if lower[i] != "memory_gb"}
         if "memory_gb" in lower and (memory := figures.get(lower.index("memory_gb"), 0.0)) > 0:
@@ -491,7 +509,7 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
         log.add(
             number,
             status,
-            _figure(row[wanted]),
+            found[0] if found and unit in (None, found[1]) else None,  # 900 ms is no more than 1.2 s
             commit="" if texts["commit"] == "baseline" else texts["commit"],
             metrics=metrics,
             description=texts["description"],
@@ -499,10 +517,17 @@ def _read_tsv(log: ImportedLog, header: str, lines: Iterator[tuple[int, str]], m
             asi=asi,
             label=label,
         )
+    if not metric and not _is_karpathys(names):
+        _told_guess(log, f"compared by {clean(log.metric, 40)}", "metric NAME")
     if direction:
         log.direction = direction
     else:
         _guess_direction(log)
+
+
+def _is_karpathys(names: Sequence[str]) -> bool:
+    """Karpathy's own table, whatever its metric is called."""
+    return [*names[:1], *names[2:]] == _KARPATHYS
 
 
 def _metric_column(
@@ -512,18 +537,23 @@ def _metric_column(
         if metric not in names:
             raise UsageError(f"{path} has no column {metric[:60]!r}", hint=f"it has {clean(', '.join(names), 400)}")
         return names.index(metric)
-    if [*names[:1], *names[2:]] == _KARPATHYS:  # karpathy's own table, whatever its metric is called
+    if _is_karpathys(names):
         return 1
     start = place["commit"] if place["commit"] >= 0 else place["status"]
     order = [*range(start + 1, len(names)), *range(start)]
     order = [i for i in order if i not in place.values()]
     told = [row for _, row in rows if _status_of(row[place["status"]])[0] in (Status.KEEP, Status.DISCARD)]
-    filled = [i for i in order if 2 * sum(_figure(row[i]) is not None for row in told) >= len(told)]
-    found: int | None = next((i for i in filled if not _NO_METRIC.search(names[i].lower())), None)
-    if found is None:
+    filled = [i for i in order if 2 * sum(_value(row[i]) is not None for row in told) >= len(told)]
+    could: list[int] = [i for i in filled if not _NO_METRIC.search(names[i].lower())]
+    if not could:
         hint = f"say which column it is: --metric NAME, of {clean(', '.join(names), 400)}"
         raise UsageError(f"{path} has no column of figures that could be the metric", hint=hint)
-    return found
+    return min(could, key=lambda i: _doubt(names[i].lower()))
+
+
+def _doubt(name: str) -> tuple[int, bool]:
+    """Of two columns the metric is the one with less, and of equals the first after the commit."""
+    return bool(_SELDOM.search(name)) - bool(_LIKELY.search(name)), "train" in name
 
 
 def _guess_direction(log: ImportedLog) -> None:
@@ -547,14 +577,15 @@ def _guess_direction(log: ImportedLog) -> None:
         words = f"what was discarded mostly has a lower {log.metric}: higher is taken for better"
     if higher > lower:
         log.direction = "maximize"
-        _told_direction(log, words, "minimize")
+        _told_guess(log, words, "direction minimize")
     elif higher == lower:
-        _told_direction(log, f"nothing tells whether a higher {log.metric} is better: taken for worse", "maximize")
+        words = f"nothing tells whether a higher {log.metric} is better: taken for worse"
+        _told_guess(log, words, "direction maximize")
 
 
-def _told_direction(log: ImportedLog, what: str, other: str) -> None:
+def _told_guess(log: ImportedLog, what: str, option: str) -> None:
     log.warned += 1
-    log.warnings.append(f"{log.path}: {what} (--direction {other} says otherwise)")
+    log.warnings.append(f"{log.path}: {what} (--{option} says otherwise)")
 
 
 def _figure(text: str) -> float | None:
@@ -562,6 +593,15 @@ def _figure(text: str) -> float | None:
         return real(float(text))
     except ValueError:
         return None
+
+
+def _value(text: str) -> tuple[float, str] | None:
+    """A number as people write one into a table, and its unit: with a margin, marks or words in brackets behind it."""
+    if (plain := _figure(text)) is not None:
+        return plain, ""
+    found = _VALUE.fullmatch(" ".join(text.split()))
+    value = _figure(found[1].replace(",", "")) if found else None
+    return (value, found[2] or "") if found and value is not None else None
 
 
 def _seconds(text: str) -> float | None:

@@ -217,6 +217,18 @@ def test_whoever_imports_the_same_log_again_is_told_where_it_is_already(tmp_path
         assert "already" not in store_log(store, read_log(file)), "it has grown since"
 
 
+def test_no_secret_of_a_log_is_stored(tmp_path: Path) -> None:
+    file, secret, commit = tmp_path / "log.jsonl", "hf_" + "aB3dE5gH7jK9mN1pQ3rS5tU7vW9xY1zA2b", "7f2a65c0" * 5
+    config = {"type": "config", "name": f"n {secret}", "metricName": secret}
+    runs = [{"run": n, "commit": c, "metric": 1, "status": "keep"} for n, c in enumerate((secret, commit), 1)]
+    file.write_text("\n".join(map(json.dumps, [config, *runs])))
+    with open_store(tmp_path / "state.db") as store:
+        store_log(store, read_log(file))
+        [session] = store.sessions()
+        assert secret not in repr([session, *store.experiments(session.id)])
+        assert "redacted:" in session.task_json and session.incumbent == commit
+
+
 def test_a_log_of_something_else_has_few_warnings_and_their_count(tmp_path: Path) -> None:
     file = tmp_path / "training.jsonl"
     lines = ['{"run":1,"metric":1,"status":"keep"}', *(f"step {n} loss 2.0" for n in range(500))]
@@ -369,6 +381,26 @@ def test_a_keep_without_a_value_is_a_crash(tmp_path: Path) -> None:
     assert log.warnings[:-1] == told
 
 
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (("1.0 (±0.01)", "0.9*", ".8 ± 0.01", "7e-1 +/- 1e-2 [2 seeds]"), [1.0, 0.9, 0.8, 0.7]),
+        (("1,234.5", "1,234,567", "-1,000.5*"), [1234.5, 1234567.0, -1000.5]),
+        (("1.2 s", "1.1s (best)", "900 ms", "0.9", "0.8 ± 0.1 s"), [1.2, 1.1, None, None, 0.8]),
+        (("93%", "94.5 %"), [93.0, 94.5]),
+        (("2", "1,5", "1,234", "1.234,5", "1-2", "1.2.3", "3 of 5", "12:30", "1k"), [2.0, *[None] * 8]),
+    ],
+)
+def test_a_keep_is_one_with_more_than_a_plain_number_unless_that_may_mean_another(
+    tmp_path: Path, cells: tuple[str, ...], values: list[float | None]
+) -> None:
+    file = tmp_path / "results.tsv"
+    file.write_text("commit\tval_bpb\tstatus\n" + "".join(f"a\t{cell}\tkeep\n" for cell in cells))
+    log = read_log(file, metric="val_bpb", direction="minimize")
+    assert [e.metric for e in log.experiments] == values
+    assert len(log.warnings) == values.count(None)
+
+
 def test_karpathys_table_is_read(tmp_path: Path) -> None:
     file = tmp_path / "results.tsv"
     file.write_text(
@@ -406,7 +438,7 @@ FORKS: dict[str, Any] = {  # as they are found in the wild, with what is to be r
         "000\t2026-05-01T03:55:39Z\tbaseline\t\tseed\t0\tbaseline\t26.1\t0.94\t10\n"
         "001\t2026-05-01T04:20:59Z\topt\t000\tfewer epochs\t-0.4\tdisqualified\t24.0\t0.93\t10\n"
         "002\t2026-05-01T04:30:59Z\topt\t000\tlarger batch\t-0.4\teval_budget_overrun\t\t\t\n",
-        ("train_s", "minimize"), [("keep", 26.1, ""), ("checks_failed", 24.0, ""), ("crash", None, "budget_overrun")],
+        ("accuracy", "minimize"), [("keep", 0.94, ""), ("checks_failed", 0.93, ""), ("crash", None, "budget_overrun")],
     ),
 }  # fmt: skip
 
@@ -431,12 +463,34 @@ def test_a_forks_table_is_read_by_its_header_and_comes_back(tmp_path: Path, name
     ]
 
 
-def test_a_table_whose_metric_is_not_the_first_is_read_as_its_owner_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("columns", "metric"),
+    [
+        ("training_seconds val_bpb", "val_bpb"),
+        ("num_steps grad_accum train_loss val_loss", "val_loss"),
+        ("params_m mfu depth test_acc", "test_acc"),
+        ("bf16 train_loss", "train_loss"),
+        ("time_s val_seconds f1", "f1"),
+        ("step_time throughput", "throughput"),
+        ("time_us peak_memory_mb", "time_us"),
+    ],
+)
+def test_a_table_is_compared_by_what_is_named_like_a_metric_and_that_is_told(
+    tmp_path: Path, columns: str, metric: str
+) -> None:
+    file, names = tmp_path / "results.tsv", columns.split()
+    rows = [["commit", *names, "status"], *(["a", *[str(n)] * len(names), "keep"] for n in (3, 2))]
+    file.write_text("\n".join(map("\t".join, rows)))
+    log = read_log(file)
+    assert (log.metric, log.warnings) == (metric, [f"{file}: compared by {metric} (--metric NAME says otherwise)"])
+
+
+def test_a_table_whose_metric_is_not_the_likeliest_is_read_as_its_owner_says(tmp_path: Path) -> None:
     file, log = tmp_path / "results.tsv", tmp_path / "log.jsonl"
     file.write_text(FORKS["agents"][0])
-    read = read_log(file, metric="accuracy", direction="maximize")
-    assert (read.metric, read.direction, read.experiments[0].metric) == ("accuracy", "maximize", 0.94)
-    assert read.experiments[0].metrics["train_s"] == 26.1
+    read = read_log(file, metric="train_s", direction="maximize")
+    assert (read.metric, read.direction, read.experiments[0].metric) == ("train_s", "maximize", 26.1)
+    assert read.experiments[0].metrics["accuracy"] == 0.94 and "compared by" not in "".join(read.warnings)
     with pytest.raises(UsageError, match="no column 'loss'"):
         read_log(file, metric="loss")
     file.write_text("commit\tnote\tstatus\na1\tfine\tkeep\n")
