@@ -367,9 +367,11 @@ def _check_asked(store: SqlStore, session: Session, asked: Asked) -> None:
         raise errors.UsageError(what, hint="`autoresearchd experiments` shows those that have a metric")
     if is_baseline(e) or e.segment != segment.number:
         why = "it was measured under other conditions" if e.segment != segment.number else "it is the baseline"
-        raise errors.UsageError(
-            f"experiment {number} cannot be confirmed: {why}", hint="name an experiment after the baseline"
-        )
+        if asked.experiment is None and is_baseline(e):
+            why = "it is the baseline, and nothing that was kept since is left"
+        hint = "name a later one of `autoresearchd experiments`" if latest.number > number else "there is no later one"
+        hint = f"{hint}; `autoresearchd resume {session.tag}` goes on"
+        raise errors.UsageError(f"experiment {number} cannot be confirmed: {why}", hint=hint)
 
 
 # ---------------------------------------------------------------------- running

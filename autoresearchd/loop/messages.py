@@ -135,6 +135,7 @@ def run_started(e: Experiment, run: Run, planned: int) -> str:
 ASKED, FAILURES, DOUBT = "asked", "failures", "doubt"
 WHY = {
     "gain": "enough was gained since",
+    "idle": "nothing new is proposed",
     "limit": "the session ends",
     "stop": "the session stops",
     ASKED: "as asked",

@@ -387,6 +387,8 @@ class SessionLoop:
         if ending:
             over = self._doubted() >= view.recent[-1].number or self._over()
             return "" if over else "stop" if stop.is_set() else "limit"
+        if self._unproposed >= FAILED_PROPOSALS and due(view.open_keeps, view.undecided, every=0.0, runs=0, extra=0):
+            return "idle"
         every, runs = self._context.task.scoring.confirm_every, view.totals.experiments + view.extra
         return "gain" if due(view.open_keeps, view.undecided, every=every, runs=runs, extra=view.extra) else ""
 

@@ -75,6 +75,7 @@ class SessionView:
         self._keeps = self._read_keeps()
         past = store.confirmations(session.id, self.segment)
         self.undecided = [c.after for c in past if self._leaves_doubt(c)]
+        self._seen_better = {c.experiment for c in past if self._saw_better(c)}
         self.tested = max((c.after for c in past if self._tests_tip(c)), default=-1)
         self.looked_after = {c.experiment for c in past if c.why == FAILURES}
         self.extra = sum(_extra(c) for c in past)
@@ -131,6 +132,9 @@ class SessionView:
     def _tests_tip(self, c: Confirmation) -> bool:
         return c.verdict is not None and (c.moved or c.why == FAILURES or self._leaves_doubt(c))
 
+    def _saw_better(self, c: Confirmation) -> bool:
+        return self._leaves_doubt(c) and c.verdict is not None and (c.verdict.gain or 0.0) > 0
+
     def _leaves_doubt(self, c: Confirmation) -> bool:
         return c.leaves_doubt(e.number for e in self.open_keeps)
 
@@ -178,8 +182,11 @@ class SessionView:
         return self.open_keeps[-2] if len(self.open_keeps) > 1 else self.confirmed
 
     def doubt(self) -> Verdict | None:
-        """Why the last keep is to be taken back; None: it is not, and never among reverts, on which programs stand."""
-        if not self.open_keeps or self.context.task.history == "revert":
+        """Why the last keep is to be taken back; None: it is not, and never among reverts, on which programs stand.
+
+        Nor where it was tested and its own runs were the better ones, though they did not decide.
+        """
+        if not self.open_keeps or self.tip.number in self._seen_better or self.context.task.history == "revert":
             return None
         return doubt(self.tip, self.before_tip, self.belief)
 
@@ -325,6 +332,8 @@ class SessionView:
             self.looked_after.add(c.experiment)
         if self._leaves_doubt(c):
             self.undecided.append(c.after)
+        if self._saw_better(c):
+            self._seen_better.add(c.experiment)
         if not c.moved:
             return
         store, session_id = self.context.store, self.context.session_id

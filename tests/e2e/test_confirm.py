@@ -64,7 +64,7 @@ def test_what_cannot_be_confirmed_is_refused_and_nothing_runs(session: Project) 
     for words, why in (
         (("99",), f"has no experiment 99\n  → its experiments are 0 to {len(known) - 1}"),
         (("2",), "experiment 2 gave no result that could be confirmed (crash/error)"),
-        (("0",), "experiment 0 cannot be confirmed: it is the baseline"),
+        (("0",), "experiment 0 cannot be confirmed: it is the baseline\n  → name a later one of `autoresearchd"),
         (("--budget", "soon"), "--budget"),
         (("--runs", "0"), "--runs"),
     ):

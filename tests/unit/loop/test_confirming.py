@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autoresearchd.app.session_requests import reached_limit
 from autoresearchd.domain import errors
-from autoresearchd.domain.confirmation import ABLATION, Confirmation, ablates
+from autoresearchd.domain.confirmation import ABLATION, Confirmation, Verdict, ablates
 from autoresearchd.domain.experiment import Limits, Run
 from autoresearchd.domain.labels import Label, Outcome, Status
 from autoresearchd.domain.ports import Cancel, Event, EventKind, ResearchState, RunRequest
@@ -264,6 +264,34 @@ def test_a_chain_that_no_test_can_tell_of_is_not_tested_over_and_over(bench: Ben
     assert bench.program() == PROGRAM and bench.store.session("t").incumbent_experiment == 2
     bench.run(12)
     assert len(confirmations(bench)) == 2, "nor by each resume"
+
+
+def test_a_keep_whose_own_test_spoke_for_it_is_not_taken_back_without_a_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program at 1.0, better by 10σ in four pairs, went when later edits only undid its change."""
+    bench.job = doubtful(bench)
+    bench.policy = Writing(lambda s: building(s) if s.number <= 2 else f"SCALE = {s.number}.0\n")
+    view = bench.run(12).view
+    assert verdicts(bench)[-1] == ("limit", 2, 0, Outcome.UNDECIDED)
+    worse = Verdict(Outcome.FELL, -0.1, 0.1, 0.2, "It is believed to be worse.")
+    monkeypatch.setattr(session_view, "doubt", lambda *known: worse)
+    assert view.doubt() is None and SessionView(bench.laboratory()).doubt() is None
+
+
+def test_what_is_believed_is_tested_while_nothing_is_proposed(tmp_path: Path) -> None:
+    """A search that had tried all its values, or a model that is away: what was kept waited all night, unconfirmed."""
+
+    def used_up(state: ResearchState) -> str:
+        if state.number > 1:
+            raise errors.PolicyError("no answer")
+        return building(state)
+
+    bench = make(tmp_path, NEVER, text=used_up)
+    bench.loop(8, backoff=Backoff(first=0.01, most=0.04)).run()
+    assert verdicts(bench) == [("idle", 1, 0, Outcome.CONFIRMED)]
+    assert confirmations(bench)[0].after < 8, "it did not wait for the end of the session"
+    bench.close()
 
 
 def test_a_comparison_that_a_user_asked_for_leaves_the_chain_to_be_confirmed(tmp_path: Path) -> None:
