@@ -275,7 +275,12 @@ def test_notes_are_shown_until_the_policy_that_reads_them_has_seen_them(
 
 def test_of_what_hooks_said_while_nobody_read_it_only_the_latest_is_shown(bench: Bench) -> None:
     seen: list[tuple[str, ...]] = []
-    bench.policy = Writing(lambda state: seen.append(state.notes) or "SCALE = 4.0\n")  # type: ignore[func-returns-value]
+
+    def read(state: ResearchState) -> str:
+        seen.append(tuple(state.notes))
+        return "SCALE = 4.0\n"
+
+    bench.policy = Writing(read)
     said = [f"{HOOK_SAYS}{number}" for number in range(5)]
     for text in (said[0], "look at SCALE", *said[1:]):
         bench.store.add_note(bench.session.id, text, bench.session.started_at)
